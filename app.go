@@ -16,8 +16,8 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"holdfast/agent"
 	"holdfast/agent/config"
+	"holdfast/agent/control"
 	"holdfast/brokerapi"
 )
 
@@ -149,8 +149,8 @@ type invocation = cli.Context
 
 func (c call) out() *output { return c.App.Writer.(*output) }
 
-func (c call) sidecar() *agent.Client {
-	return agent.NewClient(c.settings.ControlSocket, c.settings.StateDir)
+func (c call) sidecar() *control.Client {
+	return control.NewClient(c.settings.ControlSocket, c.settings.StateDir)
 }
 
 // answer prints the JSON as it is, or what shows it to people.
@@ -408,7 +408,7 @@ func load(c *cli.Context, only []string) (config.Config, error) {
 	}
 	settings, err := config.Load(src)
 	if err != nil {
-		return settings, &agent.ExitError{Code: agent.ExitUsage, Err: err}
+		return settings, &control.ExitError{Code: control.ExitUsage, Err: err}
 	}
 	return settings, nil
 }

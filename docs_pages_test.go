@@ -15,8 +15,8 @@ import (
 	"github.com/urfave/cli/v2"
 	"go.yaml.in/yaml/v3"
 
-	"holdfast/agent"
 	"holdfast/agent/config"
+	"holdfast/agent/control"
 )
 
 // What is written down for people is held to the program: every command, every file of
@@ -131,7 +131,7 @@ func tryCommand(line string) error {
 		words = append([]string{"--control-socket", "/nonexistent/control.sock"}, words...)
 	}
 	var said strings.Builder
-	if code := run(append([]string{"holdfast", v.Name}, words...), io.Discard, &said); code == agent.ExitUsage {
+	if code := run(append([]string{"holdfast", v.Name}, words...), io.Discard, &said); code == control.ExitUsage {
 		return errors.New(strings.TrimSpace(said.String()))
 	}
 	return nil

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"syscall"
 
-	"holdfast/agent"
+	"holdfast/agent/control"
 	"holdfast/agent/guard"
 )
 
@@ -47,20 +47,20 @@ func run(args []string, stdout, stderr io.Writer) int {
 // report prints the error, one line for each cause, and returns its exit code.
 func report(err error, stderr io.Writer) int {
 	if err == nil {
-		return agent.ExitDone
+		return control.ExitDone
 	}
 	for line := range strings.Lines(err.Error()) {
 		if line = strings.TrimSpace(line); line != "" {
-			fmt.Fprintln(stderr, "holdfast: "+agent.Plain(line))
+			fmt.Fprintln(stderr, "holdfast: "+control.Plain(line))
 		}
 	}
-	if exit := (*agent.ExitError)(nil); errors.As(err, &exit) {
+	if exit := (*control.ExitError)(nil); errors.As(err, &exit) {
 		return exit.Code
 	}
-	return agent.ExitFailed
+	return control.ExitFailed
 }
 
 // usage makes an error of wrong usage or settings.
 func usage(format string, args ...any) error {
-	return &agent.ExitError{Code: agent.ExitUsage, Err: fmt.Errorf(format, args...)}
+	return &control.ExitError{Code: control.ExitUsage, Err: fmt.Errorf(format, args...)}
 }

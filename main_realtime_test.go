@@ -13,11 +13,11 @@ import (
 	"testing"
 	"time"
 
-	"holdfast/agent"
+	"holdfast/agent/control"
 )
 
-// control serves a sidecar's answers on a socket and returns its path.
-func control(t *testing.T, h http.HandlerFunc) string {
+// sidecar serves a sidecar's answers on a socket and returns its path.
+func sidecar(t *testing.T, h http.HandlerFunc) string {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "control.sock")
 	l, err := net.Listen("unix", socket)
@@ -48,7 +48,7 @@ func TestSettingsFileComesFromFlagOrEnvironment(t *testing.T) {
 
 func TestStatusPrintsTheSidecarsJSONUnchanged(t *testing.T) {
 	const answer = `{"broker_id":"n1","of_a_later_version":[1,2]}`
-	socket := control(t, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, answer) })
+	socket := sidecar(t, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, answer) })
 	for _, args := range [][]string{{"-o", "json"}, {"--output", "json"}, {"-o=json"}} {
 		code, stdout, stderr := holdfast(t, append([]string{"status", "--control-socket", socket}, args...)...)
 		if code != 0 || stdout != answer+"\n" {
@@ -58,7 +58,7 @@ func TestStatusPrintsTheSidecarsJSONUnchanged(t *testing.T) {
 }
 
 func TestStatusTakesTheStateDirectory(t *testing.T) {
-	socket := control(t, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"summary":"All is well."}`) })
+	socket := sidecar(t, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"summary":"All is well."}`) })
 	code, stdout, stderr := holdfast(t, "status", "--state-dir", filepath.Dir(socket))
 	if code != 0 || !strings.HasPrefix(stdout, "All is well.\n") {
 		t.Errorf("code %d, %q %s", code, stdout, stderr)
@@ -66,8 +66,8 @@ func TestStatusTakesTheStateDirectory(t *testing.T) {
 }
 
 func TestTopicsFiltersByState(t *testing.T) {
-	topics := []agent.TopicStatus{{Topic: "/a/one", State: "served"}, {Topic: "/a/two", State: "missing", Error: "no space"}}
-	socket := control(t, func(w http.ResponseWriter, _ *http.Request) { _ = json.NewEncoder(w).Encode(topics) })
+	topics := []control.TopicStatus{{Topic: "/a/one", State: "served"}, {Topic: "/a/two", State: "missing", Error: "no space"}}
+	socket := sidecar(t, func(w http.ResponseWriter, _ *http.Request) { _ = json.NewEncoder(w).Encode(topics) })
 	code, stdout, _ := holdfast(t, "topics", "--control-socket", socket, "--state", "missing", "-o", "json")
 	if want := `[{"topic":"/a/two","state":"missing","error":"no space"}]` + "\n"; code != 0 || stdout != want {
 		t.Errorf("code %d, %q", code, stdout)
@@ -80,7 +80,7 @@ func TestTopicsFiltersByState(t *testing.T) {
 
 func TestSteeringPrintsModeAndSummary(t *testing.T) {
 	var bodies []string
-	socket := control(t, func(w http.ResponseWriter, r *http.Request) {
+	socket := sidecar(t, func(w http.ResponseWriter, r *http.Request) {
 		b, _ := io.ReadAll(r.Body)
 		bodies = append(bodies, r.URL.Path+" "+string(b))
 		fmt.Fprint(w, `{"broker_id":"n1","mode":"drained","reason":"operator","summary":"Drained by an operator."}`)
@@ -107,30 +107,30 @@ func TestSteeringPrintsModeAndSummary(t *testing.T) {
 
 func TestPausingAndResumingSayWhatBecameOfThePause(t *testing.T) {
 	until := time.Date(2026, 3, 1, 12, 30, 0, 0, time.UTC)
-	mine := &agent.PauseStatus{Owner: "ops", Reason: "disk swap", Until: until, RemainingSeconds: 1800}
-	other := &agent.PauseStatus{Owner: "dba", Reason: "tests", RemainingSeconds: 61}
+	mine := &control.PauseStatus{Owner: "ops", Reason: "disk swap", Until: until, RemainingSeconds: 1800}
+	other := &control.PauseStatus{Owner: "dba", Reason: "tests", RemainingSeconds: 61}
 	pause := []string{"pause", "--for", "30m", "--owner", "ops", "--reason", "disk swap"}
 	const paused = "n1: recovery is paused for 30m0s, until 2026-03-01 12:30:00Z, by ops: disk swap. The lease and the fencing go on; 'holdfast resume' ends it."
 	for _, c := range []struct {
 		name    string
 		args    []string
-		answer  agent.PauseAnswer
+		answer  control.PauseAnswer
 		request string
 		want    string
 	}{
-		{"paused", pause, agent.PauseAnswer{BrokerID: "n1", Pause: mine},
+		{"paused", pause, control.PauseAnswer{BrokerID: "n1", Pause: mine},
 			`/v1/pause {"owner":"ops","reason":"disk swap","for_seconds":1800}`, paused},
-		{"paused again", pause, agent.PauseAnswer{BrokerID: "n1", Pause: mine, Before: other},
+		{"paused again", pause, control.PauseAnswer{BrokerID: "n1", Pause: mine, Before: other},
 			`/v1/pause {"owner":"ops","reason":"disk swap","for_seconds":1800}`,
 			paused + " It replaces the pause by dba (tests), which had 1m1s left."},
-		{"resumed", []string{"resume"}, agent.PauseAnswer{BrokerID: "n1", Before: other}, "/v1/resume {}",
+		{"resumed", []string{"resume"}, control.PauseAnswer{BrokerID: "n1", Before: other}, "/v1/resume {}",
 			"n1: recovery goes on: the pause by dba (tests) is over, 1m1s early."},
-		{"resumed when not paused", []string{"resume"}, agent.PauseAnswer{}, "/v1/resume {}",
+		{"resumed when not paused", []string{"resume"}, control.PauseAnswer{}, "/v1/resume {}",
 			"the broker: recovery was not paused: nothing to resume."},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			asked := ""
-			socket := control(t, func(w http.ResponseWriter, r *http.Request) {
+			socket := sidecar(t, func(w http.ResponseWriter, r *http.Request) {
 				b, _ := io.ReadAll(r.Body)
 				asked = r.URL.Path + " " + string(b)
 				_ = json.NewEncoder(w).Encode(c.answer)
@@ -200,7 +200,7 @@ func TestTheJournalOfASidecarThatEndedCanBeRead(t *testing.T) {
 
 func TestTopicsOfABrokerThatDoesNotAnswerAreSaidToBeOld(t *testing.T) {
 	for up, note := range map[string]bool{"up": false, "down": true, "unknown": true} {
-		socket := control(t, func(w http.ResponseWriter, r *http.Request) {
+		socket := sidecar(t, func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Path == "/v1/topics" {
 				fmt.Fprint(w, `[{"topic":"/a/one","state":"served"}]`)
 				return
@@ -215,7 +215,7 @@ func TestTopicsOfABrokerThatDoesNotAnswerAreSaidToBeOld(t *testing.T) {
 }
 
 func TestNoTopicsAtAllIsExplained(t *testing.T) {
-	socket := control(t, func(w http.ResponseWriter, r *http.Request) {
+	socket := sidecar(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/v1/topics" {
 			fmt.Fprint(w, "[]")
 			return
@@ -233,7 +233,7 @@ func TestNoTopicsAtAllIsExplained(t *testing.T) {
 
 func TestTheSidecarsRefusalDecidesTheExitCode(t *testing.T) {
 	for _, want := range []int{1, 2, 3} {
-		socket := control(t, func(w http.ResponseWriter, _ *http.Request) {
+		socket := sidecar(t, func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(http.StatusConflict)
 			fmt.Fprintf(w, `{"error":"activate: detached: wait","exit_code":%d}`, want)
 		})

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"testing"
 
-	"holdfast/agent"
 	"holdfast/agent/config"
+	"holdfast/agent/control"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -50,7 +50,7 @@ func holdfast(t *testing.T, args ...string) (code int, stdout, stderr string) {
 
 func TestTheGuardIsNoVerbForPeople(t *testing.T) {
 	code, _, stderr := holdfast(t, "guard")
-	if code != agent.ExitFailed || !strings.Contains(stderr, "started by 'holdfast run'") {
+	if code != control.ExitFailed || !strings.Contains(stderr, "started by 'holdfast run'") {
 		t.Errorf("code %d, %q", code, stderr)
 	}
 	if _, help, _ := holdfast(t, "--help"); strings.Contains(help, "guard") {
@@ -246,7 +246,7 @@ func TestAHelpThatCannotBePrintedFails(t *testing.T) {
 	defer full.Close()
 	for _, args := range [][]string{{"--help"}, {"run", "--help"}, {"--version"}, {"completion", "bash"}} {
 		var stderr bytes.Buffer
-		if code := run(append([]string{"holdfast"}, args...), full, &stderr); code != agent.ExitFailed || !strings.Contains(stderr.String(), "no space left") {
+		if code := run(append([]string{"holdfast"}, args...), full, &stderr); code != control.ExitFailed || !strings.Contains(stderr.String(), "no space left") {
 			t.Errorf("%v: code %d, %q", args, code, stderr.String())
 		}
 	}

@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/term"
 
-	"holdfast/agent"
+	"holdfast/agent/control"
 )
 
 // output is where a verb prints. It keeps the first error, so that no verb looks at each.
@@ -49,7 +49,7 @@ func (o *output) failure() error {
 // line prints one line. What etcd, a broker or anybody else said can neither make two of it
 // nor steer the terminal.
 func (o *output) line(format string, args ...any) {
-	fmt.Fprintln(o, agent.Plain(strings.TrimRight(fmt.Sprintf(format, args...), " ")))
+	fmt.Fprintln(o, control.Plain(strings.TrimRight(fmt.Sprintf(format, args...), " ")))
 }
 
 // table prints rows in columns, the head first.
@@ -58,7 +58,7 @@ func (o *output) table(rows [][]string) {
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	for _, row := range rows {
 		for i, cell := range row {
-			row[i] = agent.Plain(cell)
+			row[i] = control.Plain(cell)
 		}
 		fmt.Fprintln(w, strings.Join(row, "\t"))
 	}
@@ -104,7 +104,7 @@ func age(now, t time.Time) string {
 }
 
 // writeStatus prints one sentence, then a few aligned lines.
-func writeStatus(o *output, s agent.Status) {
+func writeStatus(o *output, s control.Status) {
 	o.line("%s", s.Summary)
 	o.line("")
 	line := func(name, text string) {
@@ -152,7 +152,7 @@ func writeStatus(o *output, s agent.Status) {
 	line("sidecar", fmt.Sprintf("%s, running for %s, incarnation %s", s.Version, age(s.At, s.Since), cmp.Or(s.Incarnation, "unknown")))
 }
 
-func readyText(s agent.Status) string {
+func readyText(s control.Status) string {
 	text := "yes"
 	if !s.Ready.OK {
 		causes := strings.Join(s.Ready.Causes, "; ")
@@ -168,7 +168,7 @@ func readyText(s agent.Status) string {
 }
 
 // guardText is empty if the sidecar does not tell.
-func guardText(g agent.GuardStatus) string {
+func guardText(g control.GuardStatus) string {
 	switch g.State {
 	case "off", "idle":
 		return g.State + ": " + g.Remark()
@@ -182,7 +182,7 @@ func guardText(g agent.GuardStatus) string {
 	return ""
 }
 
-func leaseText(l agent.LeaseStatus) string {
+func leaseText(l control.LeaseStatus) string {
 	text := fmt.Sprintf("%s, TTL %s, ", l.ID, seconds(l.TTLSeconds))
 	switch left := seconds(l.RemainingSeconds) + " left, fence point "; {
 	case l.ID == "":
@@ -196,7 +196,7 @@ func leaseText(l agent.LeaseStatus) string {
 	}
 }
 
-func registrationText(s agent.Status) string {
+func registrationText(s control.Status) string {
 	text := map[string]string{
 		"none":        "kept by the broker's own cluster; here it is only watched and steered",
 		"supposed":    "only supposed: nothing is written (--shadow)",
@@ -217,7 +217,7 @@ func registrationText(s agent.Status) string {
 	return fmt.Sprintf("present, own, epoch %d", s.Epoch)
 }
 
-func topicsText(s agent.Status) string {
+func topicsText(s control.Status) string {
 	t := s.Topics
 	switch {
 	case s.Broker.Up == "up" || t.Listed:
@@ -241,7 +241,7 @@ func topicsText(s agent.Status) string {
 	return text
 }
 
-func bootText(s agent.Status) string {
+func bootText(s control.Status) string {
 	text := withReason(s.Boot.Kind, s.Boot.Reason)
 	switch {
 	case s.Boot.Kind == "unknown" && s.Mode == "":

@@ -11,6 +11,7 @@ import (
 	"unicode"
 
 	"holdfast/agent"
+	"holdfast/agent/control"
 	"holdfast/cluster"
 )
 
@@ -42,24 +43,24 @@ func filled[T any](text string) (v T) {
 // telling is a sidecar all of whose answers have that text everywhere.
 func telling(t *testing.T, text string) (socket string) {
 	t.Helper()
-	return control(t, func(w http.ResponseWriter, r *http.Request) {
+	return sidecar(t, func(w http.ResponseWriter, r *http.Request) {
 		var answer any
 		switch r.URL.Path {
 		case "/v1/topics":
-			answer = filled[[]agent.TopicStatus](text)
+			answer = filled[[]control.TopicStatus](text)
 		case "/v1/events":
-			answer = filled[agent.Event](text)
+			answer = filled[control.Event](text)
 		case "/v1/events/1":
-			answer = filled[agent.Explanation](text)
+			answer = filled[control.Explanation](text)
 		case "/v1/pause", "/v1/resume":
-			answer = filled[agent.PauseAnswer](text)
+			answer = filled[control.PauseAnswer](text)
 		case "/v1/reload":
-			answer = filled[agent.Reloaded](text)
+			answer = filled[control.Reloaded](text)
 		case "/v1/leave":
 			w.WriteHeader(http.StatusConflict)
-			answer = map[string]any{"error": text, "exit_code": agent.ExitRefused}
+			answer = map[string]any{"error": text, "exit_code": control.ExitRefused}
 		default:
-			answer = filled[agent.Status](text)
+			answer = filled[control.Status](text)
 		}
 		_ = json.NewEncoder(w).Encode(answer)
 	})

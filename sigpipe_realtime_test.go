@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"holdfast/agent"
+	"holdfast/agent/control"
 )
 
 // unread is a pipe that nobody reads any more.
@@ -91,8 +91,8 @@ func TestASidecarWhoseLogNobodyReadsGoesOn(t *testing.T) {
 
 func TestAGateThatNobodyReadsGoesOn(t *testing.T) {
 	var asked atomic.Int32
-	socket := control(t, func(w http.ResponseWriter, _ *http.Request) {
-		_ = json.NewEncoder(w).Encode(agent.GateAnswer{MayStart: asked.Add(1) > 1, Reason: "fenced", Detail: "etcd does not answer"})
+	socket := sidecar(t, func(w http.ResponseWriter, _ *http.Request) {
+		_ = json.NewEncoder(w).Encode(control.GateAnswer{MayStart: asked.Add(1) > 1, Reason: "fenced", Detail: "etcd does not answer"})
 	})
 	cmd := asProcess(t, "gate", "--wait", "1h", "--control-socket", socket, "--", "/bin/cat", "/proc/self/status")
 	var status strings.Builder
@@ -111,7 +111,7 @@ func TestTheExitCodeIsTheSameWhenNobodyReads(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	socket := control(t, func(w http.ResponseWriter, r *http.Request) {
+	socket := sidecar(t, func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/v1/leave":
 			w.WriteHeader(http.StatusConflict)

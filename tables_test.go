@@ -8,23 +8,23 @@ import (
 	"testing"
 	"time"
 
-	"holdfast/agent"
+	"holdfast/agent/control"
 	"holdfast/cluster"
 )
 
 var night = time.Date(2026, 11, 20, 3, 12, 5, 0, time.UTC)
 
-func attachedStatus() agent.Status {
-	return agent.Status{
+func attachedStatus() control.Status {
+	return control.Status{
 		BrokerID: "n1", Driver: "nats", Incarnation: "b2f1", Epoch: 412,
 		Attachment: "attached", Mode: "active", Reason: "fast_restart",
-		Boot:         agent.BootStatus{Kind: "restart", Reason: "fast_restart", Evidence: []string{"2 streams older than the broker process", "state file"}},
-		Lease:        agent.LeaseStatus{ID: "694d9f0c5a2b1e07", TTLSeconds: 32, RemainingSeconds: 29.14, FenceInSeconds: 18.47},
-		Registration: agent.RegistrationStatus{Present: true, CreateRevision: 412, State: "held"},
-		Broker:       agent.BrokerStatus{Up: "up", Version: "2.10.4"},
-		Guard:        agent.GuardStatus{State: "stands_by", Pid: 4711},
-		Topics:       agent.TopicCounts{Assigned: 1000, Served: 1000, Listed: true},
-		Ready:        agent.ReadyStatus{OK: true},
+		Boot:         control.BootStatus{Kind: "restart", Reason: "fast_restart", Evidence: []string{"2 streams older than the broker process", "state file"}},
+		Lease:        control.LeaseStatus{ID: "694d9f0c5a2b1e07", TTLSeconds: 32, RemainingSeconds: 29.14, FenceInSeconds: 18.47},
+		Registration: control.RegistrationStatus{Present: true, CreateRevision: 412, State: "held"},
+		Broker:       control.BrokerStatus{Up: "up", Version: "2.10.4"},
+		Guard:        control.GuardStatus{State: "stands_by", Pid: 4711},
+		Topics:       control.TopicCounts{Assigned: 1000, Served: 1000, Listed: true},
+		Ready:        control.ReadyStatus{OK: true},
 		Summary:      "Attached and ready: 1000 topics served.",
 		Version:      "v1.2.3", Since: night.Add(-26 * time.Hour), At: night,
 	}
@@ -33,32 +33,32 @@ func attachedStatus() agent.Status {
 func TestStatusTableIsGolden(t *testing.T) {
 	degraded := attachedStatus()
 	degraded.Attachment = "degraded"
-	degraded.Lease = agent.LeaseStatus{ID: "694d9f0c5a2b1e07", TTLSeconds: 32, RemainingSeconds: 12.3, FenceInSeconds: 1.6,
+	degraded.Lease = control.LeaseStatus{ID: "694d9f0c5a2b1e07", TTLSeconds: 32, RemainingSeconds: 12.3, FenceInSeconds: 1.6,
 		FailureStreak: 14, FailingSeconds: 19.7, LastError: "etcd unreachable: connection refused"}
-	degraded.Topics = agent.TopicCounts{Assigned: 1000, Served: 990, Missing: 10, Loading: 4, Orphan: 2, Quarantined: 1, Unreadable: 3}
+	degraded.Topics = control.TopicCounts{Assigned: 1000, Served: 990, Missing: 10, Loading: 4, Orphan: 2, Quarantined: 1, Unreadable: 3}
 	degraded.Summary = "Degraded: etcd cannot be reached; detaches in 1.6s if it stays away."
 
 	detached := attachedStatus()
 	detached.Attachment, detached.Mode, detached.Reason = "detached", "drained", "registration_expired"
-	detached.Lease = agent.LeaseStatus{}
-	detached.Registration = agent.RegistrationStatus{}
-	detached.Broker = agent.BrokerStatus{Up: "down", LastError: "connection refused"}
-	detached.Ready = agent.ReadyStatus{Causes: []string{"detached", "mode is drained"}}
-	detached.Decided = &agent.DecisionStatus{Row: "registration_expired", Why: "declared dead by a living cluster: era is still 3: other brokers stayed registered all the while",
+	detached.Lease = control.LeaseStatus{}
+	detached.Registration = control.RegistrationStatus{}
+	detached.Broker = control.BrokerStatus{Up: "down", LastError: "connection refused"}
+	detached.Ready = control.ReadyStatus{Causes: []string{"detached", "mode is drained"}}
+	detached.Decided = &control.DecisionStatus{Row: "registration_expired", Why: "declared dead by a living cluster: era is still 3: other brokers stayed registered all the while",
 		Otherwise: "Renewed within the TTL, it would have kept its mode."}
 	detached.Summary = "Detached and drained: run 'holdfast activate' when the broker may serve again."
 
 	passed := attachedStatus()
-	passed.Attachment, passed.Ready = "detached", agent.ReadyStatus{Causes: []string{"detached"}}
+	passed.Attachment, passed.Ready = "detached", control.ReadyStatus{Causes: []string{"detached"}}
 	passed.Lease.RemainingSeconds, passed.Lease.FenceInSeconds = 4, -6.7
 	passed.Summary = "Past the fence point."
 
 	paused := attachedStatus()
-	paused.Pause = &agent.PauseStatus{Owner: "ops", Reason: "disk swap", Until: night.Add(30 * time.Minute), RemainingSeconds: 1800}
+	paused.Pause = &control.PauseStatus{Owner: "ops", Reason: "disk swap", Until: night.Add(30 * time.Minute), RemainingSeconds: 1800}
 	paused.Summary = "Attached and ready: 1000 topics served. Recovery is paused."
 
 	cut := attachedStatus()
-	cut.Attachment, cut.Ready = "detached", agent.ReadyStatus{Causes: []string{"lease: the fence point has passed without a confirmed renewal"}}
+	cut.Attachment, cut.Ready = "detached", control.ReadyStatus{Causes: []string{"lease: the fence point has passed without a confirmed renewal"}}
 	cut.Lease.RemainingSeconds, cut.Lease.FenceInSeconds = -4, -14.7
 	cut.Lease.FailureStreak, cut.Lease.FailingSeconds, cut.Lease.LastError = 30, 36, "dial tcp 10.0.0.7:2379: connect: connection refused"
 	cut.Registration.State = "unknown"
@@ -66,26 +66,26 @@ func TestStatusTableIsGolden(t *testing.T) {
 
 	contested := attachedStatus()
 	contested.Attachment, contested.Mode, contested.Reason, contested.Epoch = "detached", "", "", 0
-	contested.Lease, contested.Boot = agent.LeaseStatus{}, agent.BootStatus{Kind: "unknown"}
-	contested.Registration = agent.RegistrationStatus{Present: true, State: "another"}
+	contested.Lease, contested.Boot = control.LeaseStatus{}, control.BootStatus{Kind: "unknown"}
+	contested.Registration = control.RegistrationStatus{Present: true, State: "another"}
 	contested.Summary = `Clients are kept away: broker id "n1" is registered by incarnation c0de, not by this sidecar: stop one of the two.`
-	contested.Ready = agent.ReadyStatus{Causes: []string{"lease: no registration is held"}}
+	contested.Ready = control.ReadyStatus{Causes: []string{"lease: no registration is held"}}
 
 	stopped := detached
 	stopped.Summary = "n1 was stopped by its guard at 2026-11-20 03:10:46Z (no word from the sidecar for 7.1s): clients are kept away; start it."
 	stopped.Broker.LastError = "dial tcp 127.0.0.1:4222: connect: connection refused"
-	stopped.Ready = agent.ReadyStatus{Causes: []string{"lease: no registration is held", "broker: down: " + stopped.Broker.LastError}}
-	stopped.Guard, stopped.Boot.Past = agent.GuardStatus{State: "idle"}, true
+	stopped.Ready = control.ReadyStatus{Causes: []string{"lease: no registration is held", "broker: down: " + stopped.Broker.LastError}}
+	stopped.Guard, stopped.Boot.Past = control.GuardStatus{State: "idle"}, true
 	stopped.Registration.State = "absent"
 
 	shadow := attachedStatus()
-	shadow.Shadow, shadow.Guard, shadow.Registration.State = true, agent.GuardStatus{State: "off"}, "supposed"
+	shadow.Shadow, shadow.Guard, shadow.Registration.State = true, control.GuardStatus{State: "off"}, "supposed"
 	shadow.Summary = "shadow: n1 would be attached and active, and would serve 1000 topics; in fact nothing is done."
 
-	start := agent.Status{Driver: "nats", Attachment: "detached", Broker: agent.BrokerStatus{Up: "unknown"},
-		Boot: agent.BootStatus{Kind: "unknown"}, Summary: "Starting: waiting for the broker.", Version: "devel", Since: night, At: night}
+	start := control.Status{Driver: "nats", Attachment: "detached", Broker: control.BrokerStatus{Up: "unknown"},
+		Boot: control.BootStatus{Kind: "unknown"}, Summary: "Starting: waiting for the broker.", Version: "devel", Since: night, At: night}
 
-	for name, s := range map[string]agent.Status{
+	for name, s := range map[string]control.Status{
 		"attached": attachedStatus(), "degraded": degraded, "detached": detached, "past-fence": passed, "paused": paused, "starting": start,
 		"cut": cut, "contested": contested, "stopped": stopped, "shadow": shadow,
 	} {
@@ -99,7 +99,7 @@ func TestStatusTableIsGolden(t *testing.T) {
 }
 
 func TestTopicsTableIsGolden(t *testing.T) {
-	rows := []agent.TopicStatus{
+	rows := []control.TopicStatus{
 		{Topic: "/default/orders", State: "served"},
 		{Topic: "/default/a-rather-long-name-of-a-topic", State: "missing", Error: "load: 503: insufficient storage"},
 		{Topic: "/söder/blåbär", State: "loading"},
@@ -115,7 +115,7 @@ func TestTopicsTableIsGolden(t *testing.T) {
 func TestEventsAreOneLineEach(t *testing.T) {
 	local := time.FixedZone("here", 2*3600)
 	var b bytes.Buffer
-	for _, e := range []agent.Event{
+	for _, e := range []control.Event{
 		{ID: 12, At: night.In(local), Kind: "attachment", From: "attached", To: "degraded", Reason: "unreachable", Detail: "Renewals fail since 03:12:01."},
 		{ID: 13, At: night, Kind: "boot", To: "restart"},
 		{ID: 14, At: night, Kind: "boot", To: "restart", Reason: "disk swap", Detail: "kept: only an operator may lift it", Row: "kept", Otherwise: "Activated before, it would have been active."},
@@ -131,15 +131,15 @@ func TestEventsAreOneLineEach(t *testing.T) {
 }
 
 func TestExplanationIsGolden(t *testing.T) {
-	x := agent.Explanation{
-		Event: agent.Event{ID: 12, At: night, Kind: "attachment", From: "degraded", To: "detached", Reason: "fence_point", Epoch: 412, Detail: "No renewal was confirmed for 21.3s."},
+	x := control.Explanation{
+		Event: control.Event{ID: 12, At: night, Kind: "attachment", From: "degraded", To: "detached", Reason: "fence_point", Epoch: 412, Detail: "No renewal was confirmed for 21.3s."},
 		Why:   "etcd could not be reached from here, and 10.7s before the lease may run out the broker must have stopped serving, so that no other broker serves the same topics.",
 		Avoid: "A longer --lease-ttl: with 64s this cut would have been survived.",
 	}
 	var b bytes.Buffer
 	writeExplanation(&output{to: &b}, x)
 	b.WriteString("---\n")
-	x.Event = agent.Event{ID: 13, At: night, Kind: "boot", To: "restart", Reason: "stale_restart", Row: "stale_restart", Detail: "declared dead by a living cluster"}
+	x.Event = control.Event{ID: 13, At: night, Kind: "boot", To: "restart", Reason: "stale_restart", Row: "stale_restart", Detail: "declared dead by a living cluster"}
 	x.Otherwise = "Back before its registration ended, it would have been active (fast_restart)."
 	writeExplanation(&output{to: &b}, x)
 	golden(t, "explain.txt", b.String())

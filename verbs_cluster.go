@@ -13,6 +13,7 @@ import (
 
 	"holdfast/agent"
 	"holdfast/agent/config"
+	"holdfast/agent/control"
 	"holdfast/cluster"
 )
 
@@ -96,7 +97,7 @@ func writeFleet(o *output, brokers []cluster.FleetBroker, now time.Time) {
 		}
 		if len(b.Shared) > 0 {
 			notes = append(notes, fmt.Sprintf("%s of %s: assigned to another broker, too, and served by both unless they take ownership locks: delete one of the two keys: %s",
-				agent.Plural(len(b.Shared), "topic"), id, strings.Join(b.Shared[:min(len(b.Shared), 5)], ", ")))
+				control.Plural(len(b.Shared), "topic"), id, strings.Join(b.Shared[:min(len(b.Shared), 5)], ", ")))
 		}
 		if b.StateMalformed != "" {
 			mode = "malformed"
@@ -111,7 +112,7 @@ func writeFleet(o *output, brokers []cluster.FleetBroker, now time.Time) {
 		topics += b.Topics
 		table = append(table, []string{id, yes, cmp.Or(mode, "-"), cmp.Or(b.Reason, "-"), strconv.Itoa(b.Topics), epoch, since})
 	}
-	o.line("%s: %d registered, %d of them active; %s assigned", agent.Plural(len(brokers), "broker"), registered, active, agent.Plural(topics, "topic"))
+	o.line("%s: %d registered, %d of them active; %s assigned", control.Plural(len(brokers), "broker"), registered, active, control.Plural(topics, "topic"))
 	o.line("")
 	o.table(table)
 	for _, note := range notes {
@@ -177,7 +178,7 @@ func (f forgetting) refused(err error, unassigned []string) error {
 	}
 	for cause, next := range inTheWay {
 		if errors.Is(err, cause) {
-			return &agent.ExitError{Code: agent.ExitRefused, Err: fmt.Errorf("%s: %w: %s", text, err, next)}
+			return &control.ExitError{Code: control.ExitRefused, Err: fmt.Errorf("%s: %w: %s", text, err, next)}
 		}
 	}
 	return fmt.Errorf("%s: %w", text, agent.EtcdError(f.settings, err))

@@ -9,7 +9,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/grpc"
 
-	"holdfast/agent"
+	"holdfast/agent/control"
 	"holdfast/cluster"
 	"holdfast/cluster/memory"
 )
@@ -52,12 +52,12 @@ func TestForgettingSaysWhatIsGoneAndWhatIsInTheWay(t *testing.T) {
 	}{
 		{name: "gone", before: n9, out: "n9 is forgotten: " + all + "Topics that wait for a broker now (1): /ns/a.\n"},
 		{name: "only looked at", before: n9, dry: true, out: "n9 would be forgotten: " + all},
-		{name: "not known", before: func(store) {}, exit: agent.ExitFailed, refused: []string{`etcd knows no such broker below --prefix ""`}},
-		{name: "registered", before: registers, exit: agent.ExitRefused, refused: []string{"registered by /cluster/register/n9, under no lease, so that does not end by itself", "delete the key"}},
-		{name: "registers before anything is done", before: n9, meanwhile: []func(store){registers}, exit: agent.ExitRefused, refused: []string{"changed meanwhile: try again"}},
-		{name: "registers when its topics are gone", before: n9, meanwhile: []func(store){func(store) {}, registers}, exit: agent.ExitRefused,
+		{name: "not known", before: func(store) {}, exit: control.ExitFailed, refused: []string{`etcd knows no such broker below --prefix ""`}},
+		{name: "registered", before: registers, exit: control.ExitRefused, refused: []string{"registered by /cluster/register/n9, under no lease, so that does not end by itself", "delete the key"}},
+		{name: "registers before anything is done", before: n9, meanwhile: []func(store){registers}, exit: control.ExitRefused, refused: []string{"changed meanwhile: try again"}},
+		{name: "registers when its topics are gone", before: n9, meanwhile: []func(store){func(store) {}, registers}, exit: control.ExitRefused,
 			refused: []string{"topics that are unassigned already (1): /ns/a; the rest is as it was", "changed meanwhile: try again"}},
-		{name: "is assigned a topic meanwhile", before: n9, meanwhile: []func(store){func(store) {}, assigned}, exit: agent.ExitRefused,
+		{name: "is assigned a topic meanwhile", before: n9, meanwhile: []func(store){func(store) {}, assigned}, exit: control.ExitRefused,
 			refused: []string{"topics that are unassigned already (1): /ns/a; the rest is as it was", "changed meanwhile: try again"}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
@@ -75,11 +75,11 @@ func TestForgettingSaysWhatIsGoneAndWhatIsInTheWay(t *testing.T) {
 			}
 			var out strings.Builder
 			err := forgetting{client: cluster.Over(cluster.Config{}, conn, nil), out: &output{to: &out}, id: "n9"}.run(t.Context(), row.dry)
-			if out.String() != row.out || (err == nil) != (row.exit == agent.ExitDone) {
+			if out.String() != row.out || (err == nil) != (row.exit == control.ExitDone) {
 				t.Errorf("%v\ngot  %swant %s", err, out.String(), row.out)
 			}
-			var exit *agent.ExitError
-			if refused := errors.As(err, &exit) && exit.Code == agent.ExitRefused; refused != (row.exit == agent.ExitRefused) {
+			var exit *control.ExitError
+			if refused := errors.As(err, &exit) && exit.Code == control.ExitRefused; refused != (row.exit == control.ExitRefused) {
 				t.Errorf("%v: refused for safety: %t", err, refused)
 			}
 			for _, want := range row.refused {

@@ -11,12 +11,12 @@ import (
 	"syscall"
 	"testing"
 
-	"holdfast/agent"
+	"holdfast/agent/control"
 )
 
 func TestTheGateEndsWithTheSidecarsWord(t *testing.T) {
-	answer := agent.GateAnswer{MayStart: true}
-	socket := control(t, func(w http.ResponseWriter, r *http.Request) {
+	answer := control.GateAnswer{MayStart: true}
+	socket := sidecar(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.Method+" "+r.URL.Path != "GET /v1/gate" {
 			t.Errorf("asked %s %s", r.Method, r.URL.Path)
 		}
@@ -25,7 +25,7 @@ func TestTheGateEndsWithTheSidecarsWord(t *testing.T) {
 	if code, stdout, stderr := holdfast(t, "gate", "--wait", "1m", "--control-socket", socket); code != 0 || stdout+stderr != "" {
 		t.Errorf("open: code %d, %q %q", code, stdout, stderr)
 	}
-	answer = agent.GateAnswer{Reason: "fenced", Detail: "its lease may be gone, and etcd does not answer: refused"}
+	answer = control.GateAnswer{Reason: "fenced", Detail: "its lease may be gone, and etcd does not answer: refused"}
 	code, _, stderr := holdfast(t, "gate", "--wait", "100ms", "--control-socket", socket)
 	why := fmt.Sprintf("the sidecar on %s holds the broker back (fenced): its lease may be gone, and etcd does not answer: refused: see 'holdfast status'\n", socket)
 	if want := "holdfast: gate: waiting up to 100ms for a sidecar that lets the broker start: " + why +
@@ -63,8 +63,8 @@ func gated(t *testing.T, socket string) *exec.Cmd {
 }
 
 func TestTheBrokerTakesThePlaceOfItsGate(t *testing.T) {
-	socket := control(t, func(w http.ResponseWriter, _ *http.Request) {
-		_ = json.NewEncoder(w).Encode(agent.GateAnswer{MayStart: true})
+	socket := sidecar(t, func(w http.ResponseWriter, _ *http.Request) {
+		_ = json.NewEncoder(w).Encode(control.GateAnswer{MayStart: true})
 	})
 	cmd := gated(t, socket)
 	out, _ := cmd.Output()
@@ -77,9 +77,9 @@ func TestAGateThatIsInterruptedStartsNothing(t *testing.T) {
 	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
 		waits := make(chan struct{})
 		var once sync.Once
-		socket := control(t, func(w http.ResponseWriter, _ *http.Request) {
+		socket := sidecar(t, func(w http.ResponseWriter, _ *http.Request) {
 			once.Do(func() { close(waits) })
-			_ = json.NewEncoder(w).Encode(agent.GateAnswer{Reason: "fenced", Detail: "etcd does not answer"})
+			_ = json.NewEncoder(w).Encode(control.GateAnswer{Reason: "fenced", Detail: "etcd does not answer"})
 		})
 		var stdout, stderr strings.Builder
 		cmd := gated(t, socket)

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"holdfast/agent"
+	"holdfast/agent/control"
 )
 
 func TestInstallCopiesThisProgramAndReplacesAnOlderOne(t *testing.T) {
@@ -16,7 +16,7 @@ func TestInstallCopiesThisProgramAndReplacesAnOlderOne(t *testing.T) {
 		t.Fatal(err)
 	}
 	code, stdout, stderr := holdfast(t, "install", file)
-	if code != agent.ExitDone || !strings.HasPrefix(stdout, "installed "+file) {
+	if code != control.ExitDone || !strings.HasPrefix(stdout, "installed "+file) {
 		t.Fatalf("code %d, %q, %q", code, stdout, stderr)
 	}
 	self, err := os.ReadFile("/proc/self/exe")
@@ -43,14 +43,14 @@ func TestInstallSaysWhereItCannotWriteAndLeavesNothing(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "missing", "holdfast")
 	code, _, stderr := holdfast(t, "install", file)
-	if code != agent.ExitFailed || !strings.Contains(stderr, "install "+file+": ") || !strings.Contains(stderr, "give a file in a directory that can be written") {
+	if code != control.ExitFailed || !strings.Contains(stderr, "install "+file+": ") || !strings.Contains(stderr, "give a file in a directory that can be written") {
 		t.Errorf("code %d, %q", code, stderr)
 	}
 	// A directory cannot be replaced by a file: the copy must not stay beside it.
 	if err := os.MkdirAll(filepath.Join(dir, "taken", "x"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if code, _, stderr = holdfast(t, "install", filepath.Join(dir, "taken")); code != agent.ExitFailed {
+	if code, _, stderr = holdfast(t, "install", filepath.Join(dir, "taken")); code != control.ExitFailed {
 		t.Errorf("code %d, %q", code, stderr)
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) != 1 {

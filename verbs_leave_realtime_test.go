@@ -11,14 +11,14 @@ import (
 	"testing"
 	"time"
 
-	"holdfast/agent"
+	"holdfast/agent/control"
 )
 
 // sidecarThatRefuses answers a status for each question, the last one again and again, and
 // refuses to leave. asked is what it was asked.
-func sidecarThatRefuses(t *testing.T, statuses ...agent.Status) (socket string, asked *[]string) {
+func sidecarThatRefuses(t *testing.T, statuses ...control.Status) (socket string, asked *[]string) {
 	asked = new([]string)
-	return control(t, func(w http.ResponseWriter, r *http.Request) {
+	return sidecar(t, func(w http.ResponseWriter, r *http.Request) {
 		*asked = append(*asked, r.URL.Path)
 		if r.URL.Path == "/v1/status" {
 			_ = json.NewEncoder(w).Encode(statuses[0])
@@ -26,28 +26,28 @@ func sidecarThatRefuses(t *testing.T, statuses ...agent.Status) (socket string, 
 			return
 		}
 		w.WriteHeader(http.StatusConflict)
-		_ = json.NewEncoder(w).Encode(map[string]any{"error": "no planned stop is noted: the broker is drained (new disks)", "exit_code": agent.ExitRefused})
+		_ = json.NewEncoder(w).Encode(map[string]any{"error": "no planned stop is noted: the broker is drained (new disks)", "exit_code": control.ExitRefused})
 	}), asked
 }
 
 // The pod ends, or the unit stops, as soon as the verb has ended.
 func TestLeaveWaitsForTheEndOfADrain(t *testing.T) {
-	busy, idle := agent.Status{Mode: "drained", Topics: agent.TopicCounts{Served: 1, Orphan: 1}}, agent.Status{Mode: "drained"}
-	active := agent.Status{Mode: "active", Topics: busy.Topics}
+	busy, idle := control.Status{Mode: "drained", Topics: control.TopicCounts{Served: 1, Orphan: 1}}, control.Status{Mode: "drained"}
+	active := control.Status{Mode: "active", Topics: busy.Topics}
 	for name, row := range map[string]struct {
 		timeout  string
-		statuses []agent.Status
+		statuses []control.Status
 		asked    int // how often for the status; 0: several times
 	}{
-		"of one that is under way":           {"1m", []agent.Status{busy, busy, idle}, 3},
-		"of one that has ended":              {"1m", []agent.Status{idle}, 1},
-		"of one that does not end in time":   {"300ms", []agent.Status{busy}, 0},
-		"but not of a broker that is active": {"1m", []agent.Status{active}, 1},
+		"of one that is under way":           {"1m", []control.Status{busy, busy, idle}, 3},
+		"of one that has ended":              {"1m", []control.Status{idle}, 1},
+		"of one that does not end in time":   {"300ms", []control.Status{busy}, 0},
+		"but not of a broker that is active": {"1m", []control.Status{active}, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			socket, asked := sidecarThatRefuses(t, row.statuses...)
 			code, _, stderr := holdfast(t, "leave", "--timeout", row.timeout, "--control-socket", socket)
-			if code != agent.ExitRefused || !strings.Contains(stderr, "drained (new disks)") {
+			if code != control.ExitRefused || !strings.Contains(stderr, "drained (new disks)") {
 				t.Errorf("code %d, %q", code, stderr)
 			}
 			n := len(*asked) - 1
@@ -101,14 +101,14 @@ func TestLeaveGivesUpSoonOnASidecarThatIsFrozen(t *testing.T) {
 	frozen := make(chan struct{})
 	defer close(frozen)
 	var left atomic.Bool
-	socket := control(t, func(_ http.ResponseWriter, r *http.Request) {
+	socket := sidecar(t, func(_ http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/v1/leave" {
 			left.Store(true)
 		}
 		<-frozen
 	})
 	code, _, stderr := holdfast(t, "leave", "--timeout", "1h", "--control-socket", socket)
-	if code != agent.ExitFailed || !strings.Contains(stderr, "did not answer in time") || left.Load() {
+	if code != control.ExitFailed || !strings.Contains(stderr, "did not answer in time") || left.Load() {
 		t.Errorf("code %d, asked to leave: %t, %q", code, left.Load(), stderr)
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"holdfast/agent"
+	"holdfast/agent/control"
 	"holdfast/agent/moving"
 	"holdfast/cluster"
 	"holdfast/recovery/moves"
@@ -33,7 +33,7 @@ func follow[T any](c call, path string, look func(T) (line string, over bool)) e
 		}
 		line, over := look(t)
 		if line != told && c.String("output") != "json" {
-			fmt.Fprintf(c.out(), form, agent.Plain(line))
+			fmt.Fprintf(c.out(), form, control.Plain(line))
 			told = line
 		}
 		if over {
@@ -150,7 +150,7 @@ func writePlan(o *output, p moving.Shown) {
 		how = "it is moving already"
 	}
 	if e := p.Planned; e != nil {
-		size, rests = fmt.Sprintf(", %s, %s", agent.Plural(int(e.Count), "message"), bytesText(e.Bytes)), e.Rests
+		size, rests = fmt.Sprintf(", %s, %s", control.Plural(int(e.Count), "message"), bytesText(e.Bytes)), e.Rests
 	}
 	o.line("%s: %s from %s to %s%s. %s", p.Topic, how, p.From, p.Target(), size, rests)
 	if p.Sent {
@@ -167,7 +167,7 @@ func bytesText(n uint64) string {
 		unit++
 	}
 	if unit == 0 {
-		return agent.Plural(int(n), "byte")
+		return control.Plural(int(n), "byte")
 	}
 	return fmt.Sprintf("%.1f %ciB", size, " KMGTPE"[unit])
 }
@@ -217,13 +217,13 @@ func drainMove(c call) error {
 		c.out().line("left  %s: %s", topic, d.Left[topic])
 	}
 	if d.More > 0 {
-		c.out().line("left  %s more: 'holdfast topics' lists what is here", agent.Plural(d.More, "topic"))
+		c.out().line("left  %s more: 'holdfast topics' lists what is here", control.Plural(d.More, "topic"))
 	}
 	switch {
 	case err != nil:
 		return err
 	case d.State == moves.Left:
-		return &agent.ExitError{Code: agent.ExitLeft, Err: fmt.Errorf("%s: they are named above; what stays here goes on being served", d.Line())}
+		return &control.ExitError{Code: control.ExitLeft, Err: fmt.Errorf("%s: they are named above; what stays here goes on being served", d.Line())}
 	case d.State == moves.CalledOff:
 		return errors.New(d.Line())
 	}
@@ -252,7 +252,7 @@ func writeDrainPlan(o *output, p moving.DrainPlan) {
 		}
 	}
 	for _, broker := range slices.Sorted(maps.Keys(to)) {
-		o.line("%s to %s", agent.Plural(to[broker], "topic"), broker)
+		o.line("%s to %s", control.Plural(to[broker], "topic"), broker)
 	}
 	foretold := "no move has measured a rate yet"
 	if p.Rate > 0 {
@@ -261,7 +261,7 @@ func writeDrainPlan(o *output, p moving.DrainPlan) {
 	o.line("%s in all, %s", bytesText(total), foretold)
 	for _, why := range slices.Sorted(maps.Keys(rests)) {
 		if why != "" {
-			o.line("%s: %s", agent.Plural(rests[why], "topic"), why)
+			o.line("%s: %s", control.Plural(rests[why], "topic"), why)
 		}
 	}
 	for _, topic := range slices.Sorted(maps.Keys(p.Stay)) {
@@ -289,6 +289,6 @@ func writeFleetMoves(o *output, brokers []cluster.FleetBroker, journals map[stri
 		}
 	}
 	if underWay > 0 {
-		o.line("%s under way: 'holdfast moves' beside a sidecar says how far.", agent.Plural(underWay, "move"))
+		o.line("%s under way: 'holdfast moves' beside a sidecar says how far.", control.Plural(underWay, "move"))
 	}
 }

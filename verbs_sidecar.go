@@ -11,16 +11,16 @@ import (
 	"strings"
 	"time"
 
-	"holdfast/agent"
+	"holdfast/agent/control"
 	"holdfast/recovery"
 )
 
 // The verbs that ask the sidecar and change nothing.
 
 func status(c call) error {
-	var s agent.Status
+	var s control.Status
 	raw, err := c.sidecar().Get(c.Context, "/v1/status", &s)
-	if errors.Is(err, agent.ErrNoSidecar) && c.String("output") != "json" {
+	if errors.Is(err, control.ErrNoSidecar) && c.String("output") != "json" {
 		writeEnd(c)
 	}
 	return c.answer(raw, err, func(o *output) { writeStatus(o, s) })
@@ -30,7 +30,7 @@ func status(c call) error {
 // says nothing: why nobody answers is said anyway.
 func writeEnd(c call) {
 	const most = 5
-	events, _ := agent.LeftJournal(c.settings.StateDir)
+	events, _ := control.LeftJournal(c.settings.StateDir)
 	for _, e := range slices.Backward(events) {
 		how := map[string]string{
 			"started":  "ended without a stop: it was killed, it failed, or its host did",
@@ -55,17 +55,17 @@ var (
 )
 
 func topics(c call) error {
-	var all []agent.TopicStatus
+	var all []control.TopicStatus
 	raw, err := c.sidecar().Get(c.Context, "/v1/topics", &all)
 	if err != nil {
 		return err
 	}
 	shown := all
 	if wanted := c.String("state"); wanted != "" {
-		shown = slices.DeleteFunc(append([]agent.TopicStatus{}, all...), func(t agent.TopicStatus) bool { return t.State != wanted })
+		shown = slices.DeleteFunc(append([]control.TopicStatus{}, all...), func(t control.TopicStatus) bool { return t.State != wanted })
 		raw, err = json.Marshal(shown)
 	}
-	var s agent.Status
+	var s control.Status
 	if c.String("output") != "json" {
 		_, err = c.sidecar().Get(c.Context, "/v1/status", &s)
 	}
@@ -75,7 +75,7 @@ func topics(c call) error {
 		case len(all) == 0: // how topics come here, or what is in their way
 			o.line("")
 			o.line("%s", s.Summary)
-		case s.Broker.Up != "up" && slices.ContainsFunc(all, func(t agent.TopicStatus) bool { return t.State == topicStates[0] }):
+		case s.Broker.Up != "up" && slices.ContainsFunc(all, func(t control.TopicStatus) bool { return t.State == topicStates[0] }):
 			o.line("")
 			o.line("The broker does not answer: so it was when it last did.")
 		}
@@ -83,7 +83,7 @@ func topics(c call) error {
 }
 
 // writeTopics prints how many of all are in each state, then those shown.
-func writeTopics(o *output, all, shown []agent.TopicStatus) {
+func writeTopics(o *output, all, shown []control.TopicStatus) {
 	counts := map[string]int{}
 	for _, t := range all {
 		counts[t.State]++
@@ -111,13 +111,13 @@ func writeTopics(o *output, all, shown []agent.TopicStatus) {
 }
 
 func events(c call) error {
-	show := func(e agent.Event, raw []byte) error {
+	show := func(e control.Event, raw []byte) error {
 		_ = c.answer(raw, nil, func(o *output) { writeEvent(o, e) })
 		return c.out().err
 	}
 	err := c.sidecar().Events(c.Context, 0, c.Bool("follow"), show)
 	switch {
-	case !errors.Is(err, agent.ErrNoSidecar):
+	case !errors.Is(err, control.ErrNoSidecar):
 		return err
 	case c.Bool("follow"):
 		return fmt.Errorf("%w; there is nothing to follow: leave out --follow to read the journal that it left", err)
@@ -132,8 +132,8 @@ func events(c call) error {
 
 // leftJournal is what there is to read when no sidecar answers, which is what gone says.
 // It tells people so.
-func leftJournal(c call, gone error) ([]agent.Event, error) {
-	events, err := agent.LeftJournal(c.settings.StateDir)
+func leftJournal(c call, gone error) ([]control.Event, error) {
+	events, err := control.LeftJournal(c.settings.StateDir)
 	switch {
 	case err != nil:
 		return nil, err
@@ -144,7 +144,7 @@ func leftJournal(c call, gone error) ([]agent.Event, error) {
 	return events, nil
 }
 
-func eventText(e agent.Event) string {
+func eventText(e control.Event) string {
 	change := e.To
 	if e.From != "" {
 		change = e.From + " → " + e.To
@@ -152,7 +152,7 @@ func eventText(e agent.Event) string {
 	return fmt.Sprintf("%s  #%d %s %s", e.At.UTC().Format(clock), e.ID, e.Kind, withReason(change, e.Reason))
 }
 
-func writeEvent(o *output, e agent.Event) {
+func writeEvent(o *output, e control.Event) {
 	text := eventText(e)
 	if e.Detail != "" {
 		text += " " + e.Detail
@@ -169,9 +169,9 @@ func explain(c call) error {
 	if err != nil || id < 1 {
 		return usage("explain: event %q: not an event number: take one from 'holdfast events', such as 12", arg)
 	}
-	var x agent.Explanation
+	var x control.Explanation
 	raw, err := c.sidecar().Get(c.Context, fmt.Sprintf("/v1/events/%d", id), &x)
-	if errors.Is(err, agent.ErrNoSidecar) {
+	if errors.Is(err, control.ErrNoSidecar) {
 		x, err = explainLeft(c, id, err)
 		raw, _ = json.MarshalIndent(x, "", "  ")
 	}
@@ -179,20 +179,20 @@ func explain(c call) error {
 }
 
 // explainLeft explains an event that a sidecar left which does not run.
-func explainLeft(c call, id int64, gone error) (x agent.Explanation, err error) {
+func explainLeft(c call, id int64, gone error) (x control.Explanation, err error) {
 	events, err := leftJournal(c, gone)
 	if err != nil {
 		return x, err
 	}
-	i := slices.IndexFunc(events, func(e agent.Event) bool { return e.ID == id })
+	i := slices.IndexFunc(events, func(e control.Event) bool { return e.ID == id })
 	if i < 0 {
 		return x, usage("event %d: not in the journal (any more): 'holdfast events' lists them", id)
 	}
 	fmt.Fprintln(c.App.ErrWriter, "times in the explanation are those of the default settings: what it had is not known")
-	return agent.Explain(events[i], c.settings), nil
+	return control.Explain(events[i], c.settings), nil
 }
 
-func writeExplanation(o *output, x agent.Explanation) {
+func writeExplanation(o *output, x control.Explanation) {
 	o.line("%s", eventText(x.Event))
 	what := x.Event.Detail
 	if x.Event.Epoch > 0 {
@@ -200,7 +200,7 @@ func writeExplanation(o *output, x agent.Explanation) {
 	}
 	for _, part := range [][2]string{{"what", what}, {"why", x.Why}, {"avoid", x.Avoid}, {"else", x.Otherwise}, {"next", cmp.Or(x.Next, "Nothing.")}} {
 		name := part[0]
-		for line := range strings.Lines(fold(agent.Plain(part[1]), 88, "\n")) {
+		for line := range strings.Lines(fold(control.Plain(part[1]), 88, "\n")) {
 			o.line("%-6s %s", name, strings.TrimSpace(line))
 			name = ""
 		}
@@ -211,7 +211,7 @@ func writeExplanation(o *output, x agent.Explanation) {
 
 // steer asks for what the verb is called, and says how the broker is then.
 func steer(c call, body map[string]any) error {
-	var s agent.Status
+	var s control.Status
 	if err := c.sidecar().Post(c.Context, "/v1/"+c.Command.Name, body, &s); err != nil {
 		return err
 	}
@@ -242,7 +242,7 @@ func leave(c call) error {
 		return err
 	}
 	err := steer(c, map[string]any{"timeout_seconds": c.Duration("timeout").Seconds(), "wait": c.Bool("wait"), "with_sidecar": c.Bool("with-sidecar")})
-	var answered *agent.ExitError
+	var answered *control.ExitError
 	if err != nil && !errors.As(err, &answered) {
 		_ = settle(c) // the sidecar may have been stopped meanwhile
 	}
@@ -260,10 +260,10 @@ func settle(c call) error {
 	end := time.After(c.Duration("timeout"))
 	for {
 		ctx, cancel := context.WithTimeout(c.Context, aliveTimeout)
-		var s agent.Status
+		var s control.Status
 		_, err := c.sidecar().Get(ctx, "/v1/status", &s)
 		cancel()
-		ending := errors.Is(err, agent.ErrNoSidecar) && agent.Held(c.settings.StateDir)
+		ending := errors.Is(err, control.ErrNoSidecar) && control.Held(c.settings.StateDir)
 		draining := err == nil && s.Mode == string(recovery.Drained) && s.Topics.Served+s.Topics.Orphan > 0
 		if !ending && !draining {
 			return err
@@ -277,7 +277,7 @@ func settle(c call) error {
 }
 
 func pause(c call) error {
-	req := agent.PauseRequest{Owner: c.String("owner"), Reason: c.String("reason"), ForSeconds: c.Duration("for").Seconds()}
+	req := control.PauseRequest{Owner: c.String("owner"), Reason: c.String("reason"), ForSeconds: c.Duration("for").Seconds()}
 	if err := req.Validate(); err != nil {
 		return usage("%w", err)
 	}
@@ -288,7 +288,7 @@ func resume(c call) error { return setPause(c, struct{}{}) }
 
 // setPause says what became of the pause, in one line.
 func setPause(c call, body any) error {
-	var a agent.PauseAnswer
+	var a control.PauseAnswer
 	if err := c.sidecar().Post(c.Context, "/v1/"+c.Command.Name, body, &a); err != nil {
 		return err
 	}
@@ -309,7 +309,7 @@ func setPause(c call, body any) error {
 }
 
 func reload(c call) error {
-	var done agent.Reloaded
+	var done control.Reloaded
 	if err := c.sidecar().Post(c.Context, "/v1/reload", struct{}{}, &done); err != nil {
 		return fmt.Errorf("reload: %w", err)
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast/agent/config"
+	"holdfast/agent/control"
 	"holdfast/agent/lease"
 	"holdfast/agent/moving"
 	"holdfast/agent/page"
@@ -55,7 +56,7 @@ type agent struct {
 	wouldHave *prometheus.CounterVec
 
 	dir        *stateDir
-	journal    *journal
+	journal    *control.Journal
 	renewals   *renewalNotes // nil: none are noted
 	feed       *page.Feed    // who watches the status page
 	broker     brokerapi.Broker
@@ -159,7 +160,7 @@ func Run(ctx context.Context, c config.Config, log *slog.Logger, level *slog.Lev
 func Live(ctx context.Context, c config.Config, w World, log *slog.Logger, version string) error {
 	c = c.Effective()
 	if err := c.Validate(); err != nil {
-		return &ExitError{ExitUsage, err}
+		return control.UsageError(err)
 	}
 	a := &agent{cfg: c, world: w, version: version, log: log, clock: w.Clock, started: time.Now(), begun: w.Clock(),
 		inbox: make(chan func()), named: make(chan struct{}), wouldHave: newWouldHave(), relists: true}
@@ -171,18 +172,18 @@ func Live(ctx context.Context, c config.Config, w World, log *slog.Logger, versi
 	a.run = randomID()
 	var err error
 	if a.dir, err = openStateDir(c.StateDir); err != nil {
-		return &ExitError{ExitUsage, err}
+		return control.UsageError(err)
 	}
 	defer a.dir.close()
 	a.place = a.dir.first
 	if a.memory, err = a.dir.load(); err != nil {
-		return &ExitError{ExitUsage, err}
+		return control.UsageError(err)
 	}
 	if a.shadow != nil { // what was only supposed is no past
 		a.memory = memory{Format: memoryFormat, Incarnation: randomID()}
 	}
 	if err := a.keepPlace(); err != nil {
-		return &ExitError{ExitUsage, err}
+		return control.UsageError(err)
 	}
 	a.recallProcess()
 	if a.memory.Distrust != "" {
@@ -190,19 +191,19 @@ func Live(ctx context.Context, c config.Config, w World, log *slog.Logger, versi
 	}
 	if c.DataDir != "" {
 		if err := probes.CheckReadable(c.DataDir); err != nil {
-			return &ExitError{ExitUsage, err}
+			return control.UsageError(err)
 		}
 	}
 	// Who has an incarnation that is kept nowhere is another one after its next start, and in
 	// conflict with itself. Else the broker has more from a sidecar that forgets than from none.
 	unsaved := a.dir.save(a.memory)
 	if unsaved != nil && a.dir.fresh {
-		return &ExitError{ExitUsage, a.dir.refused(unsaved)}
+		return control.UsageError(a.dir.refused(unsaved))
 	}
 	a.unsaved = a.memory
 	a.recallRenewal()
-	a.journal = openJournal(c.StateDir, log)
-	defer a.journal.close()
+	a.journal = control.OpenJournal(c.StateDir, log)
+	defer a.journal.Close()
 	a.noteSaved(unsaved)
 	defer a.tasks.Wait()
 	defer a.endLife()
@@ -210,13 +211,13 @@ func Live(ctx context.Context, c config.Config, w World, log *slog.Logger, versi
 	a.reloading.shown = shownToEtcd(c)
 	if a.presence == nil {
 		if a.main, a.line, err = w.Etcd(c.Cluster(), log.With("part", "etcd")); err != nil {
-			return &ExitError{ExitUsage, err}
+			return control.UsageError(err)
 		}
 		defer a.main.Close()
 		defer a.line.Close()
 	}
 	if a.broker, err = w.Broker(c, a.main, log.With("part", "broker")); err != nil {
-		return &ExitError{ExitUsage, err}
+		return control.UsageError(err)
 	}
 	defer a.broker.Close()
 	a.traits = c.Traits()
@@ -225,11 +226,11 @@ func Live(ctx context.Context, c config.Config, w World, log *slog.Logger, versi
 	}
 	if w.Stopper != nil {
 		if a.stopper, err = w.Stopper(c, log.With("part", "process")); err != nil {
-			return &ExitError{ExitUsage, err}
+			return control.UsageError(err)
 		}
 	}
 	if err := a.findGuard(); err != nil {
-		return &ExitError{ExitFailed, err}
+		return &control.ExitError{Code: control.ExitFailed, Err: err}
 	}
 	return a.serve(ctx)
 }
@@ -402,9 +403,9 @@ func (a *agent) serve(ctx context.Context) error {
 	for _, w := range a.cfg.Warnings() {
 		a.log.Warn("a setting is probably not what is meant", "detail", w)
 	}
-	a.event(Event{Kind: "agent", To: "started", Detail: "holdfast " + a.version})
+	a.event(control.Event{Kind: "agent", To: "started", Detail: "holdfast " + a.version})
 	if a.risk != "" {
-		a.event(Event{Kind: "agent", To: "unstoppable", Detail: a.risk})
+		a.event(control.Event{Kind: "agent", To: "unstoppable", Detail: a.risk})
 	}
 	err = g.Run()
 	if errors.Is(context.Cause(ctx), ErrKilled) {
@@ -417,7 +418,7 @@ func (a *agent) serve(ctx context.Context) error {
 	}
 	left := a.leave()
 	if err != nil {
-		a.event(Event{Kind: "agent", To: "shutdown", Epoch: a.memory.Epoch, Detail: strings.ReplaceAll(err.Error(), "\n", "; ")})
+		a.event(control.Event{Kind: "agent", To: "shutdown", Epoch: a.memory.Epoch, Detail: strings.ReplaceAll(err.Error(), "\n", "; ")})
 	}
 	return errors.Join(err, left)
 }

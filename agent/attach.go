@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"time"
 
+	"holdfast/agent/control"
 	"holdfast/agent/lease"
 	"holdfast/probes"
 	"holdfast/recovery"
@@ -23,7 +24,7 @@ func (a *agent) attach(verdict probes.Verdict) {
 		if contested {
 			a.conflict = v.LastError
 			a.log.Error("identity conflict", "err", v.LastError)
-			a.event(Event{Kind: "registration", To: "contested", Reason: "identity_conflict", Detail: v.LastError})
+			a.event(control.Event{Kind: "registration", To: "contested", Reason: "identity_conflict", Detail: v.LastError})
 		}
 	}
 	validity := a.validity()
@@ -56,7 +57,7 @@ func (a *agent) attach(verdict probes.Verdict) {
 		level = a.log.Warn
 	}
 	level("attachment", "from", from.String(), "to", next.String(), "reason", string(why), "epoch", a.grant.Epoch)
-	a.event(Event{Kind: "attachment", From: from.String(), To: next.String(), Reason: string(why), Epoch: a.grant.Epoch, Detail: cmp.Or(mustGo, v.LastError)})
+	a.event(control.Event{Kind: "attachment", From: from.String(), To: next.String(), Reason: string(why), Epoch: a.grant.Epoch, Detail: cmp.Or(mustGo, v.LastError)})
 	if next == recovery.Attached {
 		a.noteCutOver()
 		a.dismissLeftGuard()
@@ -114,7 +115,7 @@ func (a *agent) noteLoss(cause string) {
 	if cause != causeLeft {
 		a.metrics.lost(cause)
 	}
-	a.event(Event{Kind: "registration", From: "held", To: "lost", Reason: cause, Epoch: a.grant.Epoch})
+	a.event(control.Event{Kind: "registration", From: "held", To: "lost", Reason: cause, Epoch: a.grant.Epoch})
 	a.remember(func(m *memory) { m.was(a.confirmed()) })
 	a.grant = lease.Grant{}
 }

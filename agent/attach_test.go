@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast/agent/config"
+	"holdfast/agent/control"
 	"holdfast/agent/lease"
 	"holdfast/brokerapi"
 	"holdfast/probes"
@@ -414,8 +415,8 @@ func lifeOf(t *testing.T, can kind, change func(c *config.Config), past, claim f
 		}
 		defer l.dir.close()
 		l.memory = memory{Format: memoryFormat, Incarnation: randomID()}
-		l.journal = openJournal(dir, quiet)
-		defer l.journal.close()
+		l.journal = control.OpenJournal(dir, quiet)
+		defer l.journal.Close()
 		reg := prometheus.NewPedanticRegistry()
 		l.reg = reg
 		l.broker = l
@@ -504,7 +505,7 @@ func (l *sidecarLife) fencePoint() time.Duration {
 }
 
 func (l *sidecarLife) why(kind string) string {
-	events, _ := l.journal.since(0)
+	events, _ := l.journal.Since(0)
 	var list []string
 	for _, e := range events {
 		if e.Kind == kind {
@@ -715,8 +716,8 @@ func TestAConflictIsToldOnceAndLastsUntilItIsOver(t *testing.T) {
 		if got := l.why("registration"); strings.Count(got, "contested") != 1 {
 			t.Error(got)
 		}
-		var refused *ExitError
-		if err := l.setModeByOperator(t.Context(), recovery.Active, ""); !errors.As(err, &refused) || refused.Code != ExitRefused {
+		var refused *control.ExitError
+		if err := l.setModeByOperator(t.Context(), recovery.Active, ""); !errors.As(err, &refused) || refused.Code != control.ExitRefused {
 			t.Errorf("activate: %v", err)
 		}
 		l.set(func() { l.contest = false })

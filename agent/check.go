@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"holdfast/agent/config"
+	"holdfast/agent/control"
 	"holdfast/agent/guard"
 	"holdfast/brokerapi"
 	"holdfast/cluster"
@@ -89,8 +90,8 @@ func Check(ctx context.Context, c config.Config, log *slog.Logger) []Finding {
 			f = recognizeFinding(ctx, c, f, id)
 		}
 		findings = append(findings, f)
-		var exit *ExitError
-		foreign := errors.As(f.Err, &exit) && exit.Code == ExitRefused
+		var exit *control.ExitError
+		foreign := errors.As(f.Err, &exit) && exit.Code == control.ExitRefused
 		unstoppable = foreign || f.Err != nil && broker.Err == nil && c.StopCommand == ""
 		if errors.Is(f.Err, unix.EPERM) {
 			unstoppable, unseen = true, ""
@@ -106,14 +107,10 @@ func Check(ctx context.Context, c config.Config, log *slog.Logger) []Finding {
 		findings = append(findings, unguarded(c))
 	}
 	for _, u := range WorstCase(c).Unsafe {
-		findings = append(findings, Finding{What: "timing", Err: refused(u)})
+		findings = append(findings, Finding{What: "timing", Err: control.Refused(u)})
 	}
 	return findings
 }
-
-func refused(text string) error { return &ExitError{ExitRefused, errors.New(text)} }
-
-func wrongSetting(err error) error { return &ExitError{ExitUsage, err} }
 
 // checkUnleased says what it means that there is no etcd.
 func checkUnleased(c config.Config) Finding {
@@ -151,7 +148,7 @@ func EtcdError(c config.Config, err error) error {
 	}
 	switch class := cluster.Classify(err); class {
 	case cluster.ClassAuth:
-		return wrongSetting(explainAuth(c, &shortError{err}))
+		return control.UsageError(explainAuth(c, &shortError{err}))
 	case cluster.ClassNoLeader:
 		return fmt.Errorf("%s: etcd has no leader: %w: check the quorum of etcd", where, err)
 	case cluster.ClassOverloaded:
@@ -217,7 +214,7 @@ func checkBroker(ctx context.Context, c config.Config, log *slog.Logger) (broker
 	f := Finding{What: "broker"}
 	b, closeBroker, err := openBroker(c, log)
 	if err != nil {
-		f.Err = wrongSetting(err)
+		f.Err = control.UsageError(err)
 		return brokerapi.Report{}, f
 	}
 	defer closeBroker()
@@ -230,7 +227,7 @@ func checkBroker(ctx context.Context, c config.Config, log *slog.Logger) (broker
 	}
 	switch {
 	case errors.Is(err, brokerapi.ErrIdentity), errors.Is(err, brokerapi.ErrLogin):
-		f.Err = wrongSetting(err)
+		f.Err = control.UsageError(err)
 		return id, f
 	case err != nil && id.Instance == "":
 		f.Err = fmt.Errorf("broker: %w", err)
@@ -238,7 +235,7 @@ func checkBroker(ctx context.Context, c config.Config, log *slog.Logger) (broker
 	}
 	name, flaw := newIdentityCheck(b, c, "").name(id)
 	if flaw != nil {
-		f.Err = wrongSetting(flaw)
+		f.Err = control.UsageError(flaw)
 		id.Name = "" // nothing may be looked for under it
 		return id, f
 	}
@@ -258,7 +255,7 @@ func checkBroker(ctx context.Context, c config.Config, log *slog.Logger) (broker
 	if err = cmp.Or(err, id.Unable); err != nil {
 		f.Err = fmt.Errorf("broker %s: not healthy: %w", name, err)
 		if errors.Is(err, brokerapi.ErrLogin) {
-			f.Err = wrongSetting(f.Err)
+			f.Err = control.UsageError(f.Err)
 		}
 	}
 	return id, f
@@ -266,8 +263,8 @@ func checkBroker(ctx context.Context, c config.Config, log *slog.Logger) (broker
 
 // isSetting reports whether other settings are needed.
 func isSetting(err error) bool {
-	var exit *ExitError
-	return errors.As(err, &exit) && exit.Code == ExitUsage
+	var exit *control.ExitError
+	return errors.As(err, &exit) && exit.Code == control.ExitUsage
 }
 
 func checkDataDir(c config.Config, stated string) Finding {
@@ -277,7 +274,7 @@ func checkDataDir(c config.Config, stated string) Finding {
 		return f
 	}
 	if err := probes.CheckReadable(c.DataDir); err != nil {
-		f.Err = wrongSetting(err)
+		f.Err = control.UsageError(err)
 	} else if text := elsewhere(c.DataDir, stated); text != "" {
 		f.Warn, f.Text = true, text
 	} else if _, err := os.Stat(c.DataDir); errors.Is(err, fs.ErrNotExist) {
@@ -290,7 +287,7 @@ func checkDataDir(c config.Config, stated string) Finding {
 // checkStateDir tries what 'run' needs, and leaves nothing behind.
 func checkStateDir(c config.Config) Finding {
 	f := Finding{What: "state dir", Text: c.StateDir}
-	if pid := lockHolder(c.StateDir); pid != 0 {
+	if pid := control.LockHolder(c.StateDir); pid != 0 {
 		f.Text += fmt.Sprintf("; in use by process %d now", pid)
 	} else if left, ok := guard.StandingOf(c.StateDir); ok {
 		f.Warn = true
@@ -307,7 +304,7 @@ func checkStateDir(c config.Config) Finding {
 		f.Text += "; to be created"
 	}
 	if err := tryWrite(dir); err != nil {
-		f.Err = wrongSetting(fmt.Errorf("--state-dir %s: %s: free space there, or make it writable for this user, or set --state-dir", c.StateDir, config.Cause(err)))
+		f.Err = control.UsageError(fmt.Errorf("--state-dir %s: %s: free space there, or make it writable for this user, or set --state-dir", c.StateDir, config.Cause(err)))
 	}
 	return f
 }
@@ -333,7 +330,7 @@ func WriteFindings(w io.Writer, findings []Finding) error {
 		case f.Warn:
 			verdict = "warning"
 		}
-		if _, err := fmt.Fprintf(w, "%-9s %-7s %s\n", f.What, verdict, Plain(text)); err != nil {
+		if _, err := fmt.Fprintf(w, "%-9s %-7s %s\n", f.What, verdict, control.Plain(text)); err != nil {
 			return fmt.Errorf("print findings: %w", err)
 		}
 	}
@@ -343,15 +340,15 @@ func WriteFindings(w io.Writer, findings []Finding) error {
 // Verdict joins the errors of findings. Its exit code is that of a wrong setting
 // if there is one, else of an unsafe one, else of a failure; nil: all is well.
 func Verdict(findings []Finding) error {
-	ranks, worst := []int{ExitDone, ExitFailed, ExitRefused, ExitUsage}, 0
+	ranks, worst := []int{control.ExitDone, control.ExitFailed, control.ExitRefused, control.ExitUsage}, 0
 	var errs []error
 	for _, f := range findings {
 		if f.Err == nil {
 			continue
 		}
 		errs = append(errs, f.Err)
-		code := ExitFailed
-		if exit := (*ExitError)(nil); errors.As(f.Err, &exit) {
+		code := control.ExitFailed
+		if exit := (*control.ExitError)(nil); errors.As(f.Err, &exit) {
 			code = exit.Code
 		}
 		worst = max(worst, slices.Index(ranks, code))
@@ -359,7 +356,7 @@ func Verdict(findings []Finding) error {
 	if worst == 0 {
 		return nil
 	}
-	return &ExitError{ranks[worst], errors.Join(errs...)}
+	return &control.ExitError{Code: ranks[worst], Err: errors.Join(errs...)}
 }
 
 // checkWeb says what the file asks for; ok is false when there is none to tell of.
@@ -370,7 +367,7 @@ func checkWeb(c config.Config) (f Finding, ok bool) {
 	f = Finding{What: "web"}
 	access, err := config.ReadWebAccess(c.WebConfigFile)
 	if err != nil { // valid a moment ago
-		f.Err = wrongSetting(fmt.Errorf("--web-config-file %q: %w", c.WebConfigFile, err))
+		f.Err = control.UsageError(fmt.Errorf("--web-config-file %q: %w", c.WebConfigFile, err))
 		return f, true
 	}
 	asked := []string{"no TLS"}
@@ -378,7 +375,7 @@ func checkWeb(c config.Config) (f Finding, ok bool) {
 		asked[0] = "TLS"
 	}
 	if n := len(access.Users); n > 0 {
-		asked = append(asked, plural(n, "user"))
+		asked = append(asked, control.Plural(n, "user"))
 		if f.Warn = !access.TLS; f.Warn {
 			asked = append(asked, "whose passwords pass over the network for all to read: set tls_server_config too")
 		}

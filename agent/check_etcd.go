@@ -12,6 +12,7 @@ import (
 	"sync"
 
 	"holdfast/agent/config"
+	"holdfast/agent/control"
 	"holdfast/cluster"
 )
 
@@ -21,7 +22,7 @@ func checkEtcd(ctx context.Context, c config.Config, registered string, log *slo
 	cluster.Resolve(ctx, c.Cluster())
 	client, err := cluster.Open(c.Cluster(), log)
 	if err != nil {
-		return []Finding{{What: "etcd", Err: wrongSetting(err)}}
+		return []Finding{{What: "etcd", Err: control.UsageError(err)}}
 	}
 	defer client.Close()
 	id := cmp.Or(c.BrokerID, "unknown") // any id shows whether reads are answered
@@ -40,7 +41,7 @@ func checkEtcd(ctx context.Context, c config.Config, registered string, log *slo
 	if len(all) > 1 {
 		text, err := members(c, all)
 		if err != nil {
-			return []Finding{{What: "etcd", Err: wrongSetting(err)}}
+			return []Finding{{What: "etcd", Err: control.UsageError(err)}}
 		}
 		f.Text += "; " + text
 		f.Warn = slices.ContainsFunc(all, func(e endpoint) bool { return cluster.Classify(e.err) == cluster.ClassAuth })

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"holdfast/agent/config"
+	"holdfast/agent/control"
 	"holdfast/brokerapi"
 	"holdfast/cluster"
 	etcd "holdfast/cluster/memory"
@@ -51,8 +52,8 @@ func TestCheckNamesWhatIsOutOfReach(t *testing.T) {
 	if err := find(t, fs, "broker").Err; err == nil || !strings.HasPrefix(err.Error(), "broker: --broker-admin nats://127.0.0.1:1: ") {
 		t.Errorf("broker: %v", err)
 	}
-	var exit *ExitError
-	if err := Verdict(fs); !errors.As(err, &exit) || exit.Code != ExitFailed {
+	var exit *control.ExitError
+	if err := Verdict(fs); !errors.As(err, &exit) || exit.Code != control.ExitFailed {
 		t.Errorf("verdict: %v", err)
 	}
 }
@@ -201,8 +202,8 @@ func TestCheckRefusesEndpointsOfDifferentClusters(t *testing.T) {
 	c.EtcdEndpoints = []string{ours, theirs}
 	want := fmt.Sprintf(`--etcd-endpoints "%s,%s": %s is of cluster aa and %s is of cluster bb: give the members of one etcd cluster only`, ours, theirs, ours, theirs)
 	f := checkEtcd(t.Context(), c, "", slog.New(slog.DiscardHandler))[0]
-	var exit *ExitError
-	if !errors.As(f.Err, &exit) || exit.Code != ExitUsage || f.Err.Error() != want {
+	var exit *control.ExitError
+	if !errors.As(f.Err, &exit) || exit.Code != control.ExitUsage || f.Err.Error() != want {
 		t.Errorf("got  %v\nwant %s", f.Err, want)
 	}
 	c.EtcdEndpoints = []string{ours, serveEtcd(t, 0xaa)}
@@ -219,34 +220,34 @@ func TestCheckCallsADataDirectoryThatIsAFileAWrongSetting(t *testing.T) {
 	}
 	f := checkDataDir(c, "")
 	want := "--data-dir " + c.DataDir + ": not a directory: give the directory in which the broker keeps its data, as a user that may read it"
-	var exit *ExitError
-	if !errors.As(f.Err, &exit) || exit.Code != ExitUsage || f.Err.Error() != want {
+	var exit *control.ExitError
+	if !errors.As(f.Err, &exit) || exit.Code != control.ExitUsage || f.Err.Error() != want {
 		t.Errorf("got  %v\nwant %s", f.Err, want)
 	}
 }
 
 func TestVerdictPutsSettingsBeforeSafetyBeforeFailure(t *testing.T) {
 	failed := Finding{What: "etcd", Err: errors.New("away")}
-	unsafe := Finding{What: "timing", Err: refused("too tight")}
-	wrong := Finding{What: "broker", Err: wrongSetting(errors.New("another broker"))}
+	unsafe := Finding{What: "timing", Err: control.Refused("too tight")}
+	wrong := Finding{What: "broker", Err: control.UsageError(errors.New("another broker"))}
 	fine := Finding{What: "data dir", Text: "/d"}
 	for _, tt := range []struct {
 		name string
 		fs   []Finding
 		want int
 	}{
-		{"all is well", []Finding{fine}, ExitDone},
-		{"failed", []Finding{fine, failed}, ExitFailed},
-		{"failed and unsafe", []Finding{failed, unsafe}, ExitRefused},
-		{"all of them", []Finding{wrong, failed, unsafe}, ExitUsage},
+		{"all is well", []Finding{fine}, control.ExitDone},
+		{"failed", []Finding{fine, failed}, control.ExitFailed},
+		{"failed and unsafe", []Finding{failed, unsafe}, control.ExitRefused},
+		{"all of them", []Finding{wrong, failed, unsafe}, control.ExitUsage},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			code, err := ExitDone, Verdict(tt.fs)
-			var exit *ExitError
+			code, err := control.ExitDone, Verdict(tt.fs)
+			var exit *control.ExitError
 			if errors.As(err, &exit) {
 				code = exit.Code
 			}
-			if code != tt.want || (err == nil) != (tt.want == ExitDone) {
+			if code != tt.want || (err == nil) != (tt.want == control.ExitDone) {
 				t.Errorf("code %d, error %v", code, err)
 			}
 		})
@@ -268,8 +269,8 @@ func TestCheckTriesTheStateDirectoryAndLeavesNothing(t *testing.T) {
 		t.Errorf("left behind: %v, %v", left, err)
 	}
 	c.StateDir = "/proc/xx"
-	var exit *ExitError
-	if f := checkStateDir(c); !errors.As(f.Err, &exit) || exit.Code != ExitUsage || !strings.HasPrefix(f.Err.Error(), "--state-dir /proc/xx: ") {
+	var exit *control.ExitError
+	if f := checkStateDir(c); !errors.As(f.Err, &exit) || exit.Code != control.ExitUsage || !strings.HasPrefix(f.Err.Error(), "--state-dir /proc/xx: ") {
 		t.Errorf("impossible: %+v", f)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"holdfast/agent/config"
+	"holdfast/agent/control"
 	"holdfast/agent/lease"
 	"holdfast/agent/process"
 	"holdfast/brokerapi"
@@ -51,7 +52,7 @@ func checkStart(ctx context.Context, c config.Config, who brokerapi.Report, heal
 	s := start{cfg: c, clock: lease.BootClock, instance: who.Instance, byInstance: t.Registers, localData: t.LocalData}
 	var err error
 	if s.memory, _, err = readMemory(c.StateDir); err != nil {
-		f.Err = wrongSetting(err)
+		f.Err = control.UsageError(err)
 		return f
 	}
 	if c.Shadow { // what was only supposed is no past
@@ -70,14 +71,14 @@ func checkStart(ctx context.Context, c config.Config, who brokerapi.Report, heal
 	s.observe(who, healthy)
 	client, err := cluster.Open(c.Cluster(), log)
 	if err != nil {
-		f.Err = wrongSetting(err)
+		f.Err = control.UsageError(err)
 		return f
 	}
 	defer client.Close()
 	if s.instance != "" && !t.Places {
 		broker, closeBroker, err := openBroker(c, log)
 		if err != nil {
-			f.Err = wrongSetting(err)
+			f.Err = control.UsageError(err)
 			return f
 		}
 		defer closeBroker()
@@ -94,9 +95,9 @@ func checkStart(ctx context.Context, c config.Config, who brokerapi.Report, heal
 func heldNow(ctx context.Context, c config.Config) (text string, runs bool) {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	var st Status
-	_, err := NewClient(c.ControlSocket, c.StateDir).Get(ctx, "/v1/status", &st)
-	pid := lockHolder(c.StateDir)
+	var st control.Status
+	_, err := control.NewClient(c.ControlSocket, c.StateDir).Get(ctx, "/v1/status", &st)
+	pid := control.LockHolder(c.StateDir)
 	switch {
 	case err == nil:
 		text = fmt.Sprintf("a sidecar runs: %s is %s", st.BrokerID, cmp.Or(st.Mode, "not decided yet"))

@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"holdfast/agent/control"
 	"holdfast/agent/lease"
 )
 
@@ -49,7 +50,7 @@ func (a *agent) noteClocks() {
 		a.metrics.suspensions.Inc()
 		detail := fmt.Sprintf("the host was suspended for %v; %s", d.Round(time.Millisecond), a.leaseAt(now.Boot))
 		a.log.Warn("host was suspended: deadlines count on the boot clock, which ran on", "suspended_for", d, "detail", detail)
-		a.event(Event{Kind: "agent", From: "suspended", To: "resumed", Reason: "suspension", Epoch: a.grant.Epoch, Detail: detail})
+		a.event(control.Event{Kind: "agent", From: "suspended", To: "resumed", Reason: "suspension", Epoch: a.grant.Epoch, Detail: detail})
 		if a.keeper.View().Phase == lease.Holding {
 			a.keeper.Reestablish() // the next renewal is as late as we were: ask etcd now
 		}
@@ -59,7 +60,7 @@ func (a *agent) noteClocks() {
 		detail := fmt.Sprintf("the wall clock was moved by %v; %s", d.Round(time.Millisecond), a.leaseAt(now.Boot))
 		a.keeper.RenewNow()
 		a.log.Warn("wall clock was moved: deadlines count on the boot clock, which was not", "moved_by", d, "detail", detail)
-		a.event(Event{Kind: "agent", To: "clock_jumped", Epoch: a.grant.Epoch, Detail: detail})
+		a.event(control.Event{Kind: "agent", To: "clock_jumped", Epoch: a.grant.Epoch, Detail: detail})
 	}
 }
 

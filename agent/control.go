@@ -3,13 +3,12 @@ package agent
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
-	"strconv"
 	"time"
 
+	"holdfast/agent/control"
 	"holdfast/cluster"
 	"holdfast/probes"
 	"holdfast/recovery"
@@ -20,79 +19,29 @@ const (
 	drainTimeout   = 30 * time.Second // without one in the request
 	activateWait   = 2 * time.Second
 	takeWait       = 8 * time.Second // while the broker is being told to be active
-	maxReason      = 200             // bytes; it stands in etcd and in every status
 )
 
 // controlHandler serves the verbs on the control socket.
 func (a *agent) controlHandler() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, r *http.Request) { reply(w, a.status()) })
-	mux.HandleFunc("GET /v1/topics", func(w http.ResponseWriter, r *http.Request) { reply(w, a.topics()) })
+	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, r *http.Request) { control.Reply(w, a.status()) })
+	mux.HandleFunc("GET /v1/topics", func(w http.ResponseWriter, r *http.Request) { control.Reply(w, a.topics()) })
 	mux.HandleFunc("GET /v1/gate", a.serveGate)
-	mux.HandleFunc("GET /v1/events", a.serveEvents)
-	mux.HandleFunc("GET /v1/events/{id}", a.serveExplanation)
+	mux.HandleFunc("GET /v1/events", a.journal.ServeEvents)
+	mux.HandleFunc("GET /v1/events/{id}", a.journal.ServeExplanation(a.settings))
 	mux.HandleFunc("POST /v1/activate", a.steer(a.activate))
 	mux.HandleFunc("POST /v1/drain", a.steer(a.drain))
-	mux.HandleFunc("POST /v1/leave", answered(a.leaveByOrder))
-	mux.HandleFunc("POST /v1/unload", answered(a.unload))
-	mux.HandleFunc("POST /v1/drain/move", answered(a.drainMoving))
+	mux.HandleFunc("POST /v1/leave", control.Answered(a.leaveByOrder))
+	mux.HandleFunc("POST /v1/unload", control.Answered(a.unload))
+	mux.HandleFunc("POST /v1/drain/move", control.Answered(a.drainMoving))
 	mux.HandleFunc("GET /v1/drain/move", a.serveDrained)
 	mux.HandleFunc("GET /v1/moves", a.serveMoves)
 	mux.HandleFunc("POST /v1/moves/{id}/cancel", a.serveMoveCancel)
 	mux.HandleFunc("POST /v1/confirm", a.steer(a.confirm))
 	mux.HandleFunc("POST /v1/reload", a.serveReload)
-	mux.HandleFunc("POST /v1/pause", answered(a.pause))
+	mux.HandleFunc("POST /v1/pause", control.Answered(a.pause))
 	mux.HandleFunc("POST /v1/resume", a.serveResume)
 	return mux
-}
-
-func reply(w http.ResponseWriter, v any) {
-	w.Header().Set("Content-Type", "application/json")
-	enc := json.NewEncoder(w)
-	enc.SetIndent("", "  ")
-	_ = enc.Encode(v) // the client went away
-}
-
-// replyEach replies with a list, and holds the text of one entry at a time.
-func replyEach[T any](w http.ResponseWriter, list []T) {
-	w.Header().Set("Content-Type", "application/json")
-	front, end := "[\n  ", "[]\n"
-	for _, v := range list {
-		text, _ := json.MarshalIndent(v, "  ", "  ")
-		fmt.Fprintf(w, "%s%s", front, text)
-		front, end = ",\n  ", "\n]\n"
-	}
-	fmt.Fprint(w, end)
-}
-
-// respond replies, or refuses with the error.
-func respond(w http.ResponseWriter, v any, err error) {
-	if err != nil {
-		refuse(w, err)
-		return
-	}
-	reply(w, v)
-}
-
-func refuse(w http.ResponseWriter, err error) {
-	code, status := ExitFailed, http.StatusServiceUnavailable
-	var exit *ExitError
-	if errors.As(err, &exit) {
-		code = exit.Code
-	}
-	switch code {
-	case ExitUsage:
-		status = http.StatusBadRequest
-	case ExitRefused:
-		status = http.StatusConflict
-	}
-	refuseWith(w, status, code, err)
-}
-
-func refuseWith(w http.ResponseWriter, status, code int, err error) {
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(map[string]any{"error": err.Error(), "exit_code": code})
 }
 
 // order is the body of a steering request.
@@ -101,30 +50,9 @@ type order struct {
 	TimeoutSeconds float64 `json:"timeout_seconds"`
 }
 
-// answered answers a request with what is made of its body.
-func answered[Order, Answer any](do func(context.Context, Order) (Answer, error)) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		var o Order
-		if !readBody(w, r, &o) {
-			return
-		}
-		answer, err := do(r.Context(), o)
-		respond(w, answer, err)
-	}
-}
-
-// readBody reads the body of a request, or refuses it.
-func readBody(w http.ResponseWriter, r *http.Request, into any) bool {
-	err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 4096)).Decode(into)
-	if err != nil {
-		refuse(w, &ExitError{ExitUsage, fmt.Errorf("request body: %w", err)})
-	}
-	return err == nil
-}
-
 func (a *agent) steer(do func(context.Context, order) error) http.HandlerFunc {
-	return answered(func(ctx context.Context, o order) (st Status, err error) {
-		if err = checkReason(o.Reason); err == nil {
+	return control.Answered(func(ctx context.Context, o order) (st control.Status, err error) {
+		if err = control.CheckReason(o.Reason); err == nil {
 			err = do(ctx, o)
 		}
 		if err == nil {
@@ -132,13 +60,6 @@ func (a *agent) steer(do func(context.Context, order) error) http.HandlerFunc {
 		}
 		return st, err
 	})
-}
-
-func checkReason(why string) error {
-	if len(why) > maxReason {
-		return &ExitError{ExitUsage, fmt.Errorf("--reason: %d bytes long: at most %d", len(why), maxReason)}
-	}
-	return nil
 }
 
 // activate sets the mode and gives the broker a moment to take it, and the topics to load,
@@ -211,7 +132,7 @@ func (a *agent) awaitDrained(ctx context.Context, timeout time.Duration) error {
 			probes.Sleep(ctx, 50*time.Millisecond)
 			continue
 		}
-		switch left := plural(p.Served+p.Orphan, "topic"); {
+		switch left := control.Plural(p.Served+p.Orphan, "topic"); {
 		case a.view.Load().held != "":
 			return fmt.Errorf("the broker is drained for its clients, but after %s it does not answer (held: %s), so %s may still be served: they are given up when it answers; clients are kept away already",
 				timeout, recovery.HeldWords(a.view.Load().held), left)
@@ -241,7 +162,7 @@ func (a *agent) setModeByOperator(ctx context.Context, mode recovery.Mode, why s
 	s := a.view.Load()
 	switch {
 	case s.conflict != "":
-		return &ExitError{ExitRefused, errors.New(s.conflict)}
+		return control.Refused(s.conflict)
 	case s.brokerID == "":
 		return fmt.Errorf("the broker was not found yet (%s): start it, then repeat", a.health.Snapshot().LastError)
 	case s.mode.Mode == "":
@@ -328,50 +249,4 @@ func (a *agent) inLoop(ctx context.Context, f func()) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-}
-
-// serveEvents writes the journal as JSON lines, for ever with ?follow=1.
-func (a *agent) serveEvents(w http.ResponseWriter, r *http.Request) {
-	since := int64(0)
-	if s := r.URL.Query().Get("since"); s != "" {
-		n, err := strconv.ParseInt(s, 10, 64)
-		if err != nil || n < 0 {
-			refuse(w, &ExitError{ExitUsage, fmt.Errorf("since=%q: want the number of an event", s)})
-			return
-		}
-		since = n
-	}
-	w.Header().Set("Content-Type", "application/jsonl")
-	enc, flush := json.NewEncoder(w), http.NewResponseController(w)
-	for {
-		events, more := a.journal.since(since)
-		for _, e := range events {
-			if enc.Encode(e) != nil {
-				return
-			}
-			since = e.ID
-		}
-		if r.URL.Query().Get("follow") != "1" || flush.Flush() != nil {
-			return
-		}
-		select {
-		case <-r.Context().Done():
-			return
-		case <-more:
-		}
-	}
-}
-
-func (a *agent) serveExplanation(w http.ResponseWriter, r *http.Request) {
-	id, err := strconv.ParseInt(r.PathValue("id"), 10, 64)
-	if err != nil {
-		refuse(w, &ExitError{ExitUsage, fmt.Errorf("event %q: want a number: 'holdfast events' lists them", r.PathValue("id"))})
-		return
-	}
-	e, ok := a.journal.find(id)
-	if !ok {
-		refuse(w, &ExitError{ExitUsage, fmt.Errorf("event %d: not in the journal (any more): 'holdfast events' lists them", id)})
-		return
-	}
-	reply(w, explain(e, *a.settings()))
 }

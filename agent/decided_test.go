@@ -3,6 +3,7 @@ package agent
 import (
 	"testing"
 
+	"holdfast/agent/control"
 	"holdfast/recovery"
 )
 
@@ -49,15 +50,15 @@ func TestTheRowThatDecidedIsToldUntilAnotherSetsTheMode(t *testing.T) {
 
 func TestAnEventOfAStartSaysOnceWhatWouldHaveMadeItAnother(t *testing.T) {
 	inLife(t, nil, func(l *sidecarLife) {
-		before := l.journal.newest()
+		before := l.journal.Newest()
 		l.decides(staleRestart, recovery.Restart, 2_000_000)
-		events, _ := l.journal.since(before)
+		events, _ := l.journal.Since(before)
 		said := 0
 		for _, e := range events {
 			if e.Kind != "boot" && e.Kind != "mode" {
 				continue
 			}
-			if e.Row != string(recovery.ReasonStaleRestart) || explain(e, l.cfg).Otherwise != recovery.Otherwise(recovery.ReasonStaleRestart) {
+			if e.Row != string(recovery.ReasonStaleRestart) || control.Explain(e, l.cfg).Otherwise != recovery.Otherwise(recovery.ReasonStaleRestart) {
 				t.Errorf("%+v", e)
 			}
 			if e.Otherwise != "" {
@@ -72,11 +73,11 @@ func TestAnEventOfAStartSaysOnceWhatWouldHaveMadeItAnother(t *testing.T) {
 
 // The mode is an operator's, and it is not what its reason says that decided.
 func TestADrainThatWasKeptIsExplainedAsKept(t *testing.T) {
-	e := Event{Kind: "boot", To: "restart", Reason: string(recovery.ReasonStaleRestart), Row: string(recovery.RowKept), Otherwise: recovery.Otherwise(recovery.RowKept)}
+	e := control.Event{Kind: "boot", To: "restart", Reason: string(recovery.ReasonStaleRestart), Row: string(recovery.RowKept), Otherwise: recovery.Otherwise(recovery.RowKept)}
 	fresh := e
 	fresh.Row, fresh.Otherwise = "", ""
 	c := natsDefaults().Effective()
-	if kept, decided := explain(e, c), explain(fresh, c); kept.Why == decided.Why || kept.Otherwise == decided.Otherwise || decided.Otherwise == "" {
+	if kept, decided := control.Explain(e, c), control.Explain(fresh, c); kept.Why == decided.Why || kept.Otherwise == decided.Otherwise || decided.Otherwise == "" {
 		t.Errorf("kept: %+v\ndecided: %+v", kept, decided)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"holdfast/agent/control"
 	"holdfast/agent/lease"
 	"holdfast/brokerapi"
 	"holdfast/probes"
@@ -88,7 +89,7 @@ func (a *agent) endNoted(d departure, err error) {
 	switch {
 	case err == nil:
 		e.done, e.noted = true, !d.crash
-		event := Event{Kind: "registration", From: "held", To: "left", Epoch: d.grant.Epoch, Detail: e.cause.said}
+		event := control.Event{Kind: "registration", From: "held", To: "left", Epoch: d.grant.Epoch, Detail: e.cause.said}
 		if d.crash {
 			a.log.Info("the broker's process has ended: its registration is given up", "after", a.cfg.RestartGrace)
 			event.Reason, event.Detail = "crash", ""

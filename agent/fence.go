@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"holdfast/agent/control"
 	"holdfast/agent/lease"
 	"holdfast/agent/process"
 	"holdfast/probes"
@@ -289,10 +290,10 @@ func (a *agent) noteFence(r recovery.Rung) {
 		a.log.Warn("the broker was quiesced and does not say any more what it serves: it may serve again", "epoch", a.memory.Epoch)
 	case r.Fence == recovery.FenceGone && f.ladder.Stopped != recovery.Done:
 		a.log.Info("fenced: the broker's process has ended", "epoch", a.memory.Epoch)
-		a.event(Event{Kind: "fence", To: "gone", Epoch: a.memory.Epoch})
+		a.event(control.Event{Kind: "fence", To: "gone", Epoch: a.memory.Epoch})
 	case r.Fence == recovery.FenceAwaiting && len(a.cfg.Fence) > 1:
 		a.log.Warn("the broker does not answer and cannot be stopped: it is fenced as soon as it answers", "epoch", a.memory.Epoch)
-		a.event(Event{Kind: "fence", To: "awaiting", Epoch: a.memory.Epoch})
+		a.event(control.Event{Kind: "fence", To: "awaiting", Epoch: a.memory.Epoch})
 	}
 }
 
@@ -308,13 +309,13 @@ func (a *agent) climb(r recovery.Rung) {
 			if n == 0 {
 				return "", err
 			}
-			return plural(n, "topic") + " served again and quiesced", err
+			return control.Plural(n, "topic") + " served again and quiesced", err
 		}
 	case r.Step == recovery.StepQuiesce:
 		fence := a.reconciler.BeginFence() // here, so that it cannot hold a broker that is attached again
 		do = func(ctx context.Context) (string, error) {
 			n, err := fence.Finish(ctx)
-			return plural(n, "topic") + " quiesced", err
+			return control.Plural(n, "topic") + " quiesced", err
 		}
 	case r.Step == recovery.StepStop:
 		do = func(ctx context.Context) (string, error) {
@@ -375,24 +376,24 @@ func (a *agent) stepEnded(step recovery.FenceStep, what string, took time.Durati
 		if step == recovery.StepStop && a.verdict == probes.Down && a.cfg.StopCommand == "" && a.brokerTarget().Pid == 0 {
 			a.log.Warn("the broker does not answer and no process of it is seen: there is nothing to stop, unless it runs where this sidecar cannot see it",
 				"step", string(step), "took", took, "err", err)
-			a.event(Event{Kind: "fence", To: "failed", Reason: string(step), Epoch: epoch, Detail: "no process of the broker is seen: " + err.Error()})
+			a.event(control.Event{Kind: "fence", To: "failed", Reason: string(step), Epoch: epoch, Detail: "no process of the broker is seen: " + err.Error()})
 			return
 		}
 		a.log.Error("fence step failed: stop the broker by hand if in doubt", "step", string(step), "took", took, "done", what, "err", err)
-		a.event(Event{Kind: "fence", To: "failed", Reason: string(step), Epoch: epoch, Detail: err.Error()})
+		a.event(control.Event{Kind: "fence", To: "failed", Reason: string(step), Epoch: epoch, Detail: err.Error()})
 		return
 	}
 	to, reason := "quiesced", ""
 	if step == recovery.StepStop {
 		to = "stopped"
 		if f.ill {
-			reason = stopReasonIll
+			reason = control.StopReasonIll
 		}
 		f.wentAway = false
 		a.identity.forget() // whoever answers next is another process
 	}
 	a.log.Info(a.shadow.saying("fenced"), "step", string(step), "done", what, "took", took, "epoch", epoch)
-	a.event(Event{Kind: "fence", To: to, Reason: reason, Epoch: epoch, Detail: fmt.Sprintf("%s in %s", what, took)})
+	a.event(control.Event{Kind: "fence", To: to, Reason: reason, Epoch: epoch, Detail: fmt.Sprintf("%s in %s", what, took)})
 }
 
 // tendGuard keeps the dead-man guard at the deadline for as long as the broker may

@@ -1,11 +1,11 @@
 package agent
 
 import (
-	"errors"
 	"slices"
 	"strings"
 
 	"holdfast/agent/config"
+	"holdfast/agent/control"
 	"holdfast/brokerapi"
 	"holdfast/recovery"
 )
@@ -14,22 +14,6 @@ import (
 // replaced (brokerapi.Nothing at its deadline). Past the end of its lease it does no harm to data, and
 // whoever fenced it would only take its clients' broker away: to quiesce it needs the cluster's
 // memory, which is what is out of reach then, and to stop it costs a restart.
-
-// atFencePoint says what is done to the broker there.
-func atFencePoint(c config.Config) string {
-	if c.OnlyUnready() {
-		return "clients are kept away, and nothing else is done: the broker's storage fences writers that were replaced"
-	}
-	return "the broker is fenced"
-}
-
-// illAtFencePoint is the same for one that is ill beside a peer that is well.
-func illAtFencePoint(c config.Config) string {
-	if c.OnlyUnready() && c.CanStop() {
-		return "clients are kept away, and its process is stopped if it hangs"
-	}
-	return atFencePoint(c)
-}
 
 // fencesItself reports whether the broker's storage fences it.
 func (a *agent) fencesItself() bool { return a.traits.AtDeadline == brokerapi.Nothing }
@@ -57,9 +41,6 @@ func (a *agent) atFencePoint() string {
 	}
 	return "fenced"
 }
-
-// stopReasonIll is why the fence has stopped such a broker.
-const stopReasonIll = "ill"
 
 // checkFencesItself says what the settings choose for such a broker.
 func checkFencesItself(c config.Config) (Finding, bool) {
@@ -127,7 +108,7 @@ func (a *agent) refuseUnstoppable() error {
 		return nil
 	}
 	if !a.cfg.IKnow {
-		return &ExitError{ExitRefused, errors.New(risk + orKnow)}
+		return control.Refused(risk + orKnow)
 	}
 	a.risk = risk
 	a.log.Error("DANGER: nothing stops this broker in time when its registration goes (--i-know)", "detail", risk)
@@ -140,7 +121,7 @@ func checkMustStop(c config.Config, t brokerapi.Traits) Finding {
 	if risk := unstoppable(c, t); risk != "" && c.IKnow {
 		f.Warn, f.Text = true, "DANGER (--i-know): "+risk
 	} else if risk != "" {
-		f.Err = refused(risk + orKnow)
+		f.Err = control.Refused(risk + orKnow)
 	}
 	return f
 }

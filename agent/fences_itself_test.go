@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"holdfast/agent/config"
+	"holdfast/agent/control"
 	"holdfast/recovery"
 )
 
@@ -101,28 +102,28 @@ func TestWhatIsSaidOfABrokerThatFencesItselfIsWhatIsDone(t *testing.T) {
 	asks := c
 	asks.BrokerPIDFile = "/run/broker.pid"
 	asks.Fence, asks.SessionExpiredPolicy = []string{"ready", "stop"}, "drain"
-	point := Event{Kind: "attachment", To: "detached", Reason: string(recovery.WhyFencePoint)}
-	stale := Event{Kind: "mode", To: "active", Reason: string(recovery.ReasonStaleRestart)}
-	letGo := Event{Kind: "broker", To: "let_go", Reason: string(recovery.ReasonPeerWell)}
-	for _, e := range []Event{point, letGo} {
-		if why := explain(e, c.Effective()).Why; !strings.Contains(why, "nothing else is done") || strings.Contains(why, "is fenced") {
+	point := control.Event{Kind: "attachment", To: "detached", Reason: string(recovery.WhyFencePoint)}
+	stale := control.Event{Kind: "mode", To: "active", Reason: string(recovery.ReasonStaleRestart)}
+	letGo := control.Event{Kind: "broker", To: "let_go", Reason: string(recovery.ReasonPeerWell)}
+	for _, e := range []control.Event{point, letGo} {
+		if why := control.Explain(e, c.Effective()).Why; !strings.Contains(why, "nothing else is done") || strings.Contains(why, "is fenced") {
 			t.Errorf("%s: %s", e.Reason, why)
 		}
-		if why := explain(e, asks.Effective()).Why; strings.Contains(why, "nothing else") || !strings.Contains(why, "the broker is fenced") {
+		if why := control.Explain(e, asks.Effective()).Why; strings.Contains(why, "nothing else") || !strings.Contains(why, "the broker is fenced") {
 			t.Errorf("%s, asked to be stopped: %s", e.Reason, why)
 		}
 	}
-	if x := explain(letGo, c.Effective()); !strings.Contains(x.Next, "restart it") {
+	if x := control.Explain(letGo, c.Effective()); !strings.Contains(x.Next, "restart it") {
 		t.Errorf("nothing stops it: %s", x.Next)
 	}
 	c.BrokerPIDFile = "/run/broker.pid"
-	if x := explain(letGo, c.Effective()); !strings.Contains(x.Why, "is stopped if it hangs") || strings.Contains(x.Next, "restart it") {
+	if x := control.Explain(letGo, c.Effective()); !strings.Contains(x.Why, "is stopped if it hangs") || strings.Contains(x.Next, "restart it") {
 		t.Errorf("it is stopped: %+v", x)
 	}
-	if x := explain(stale, c.Effective()); x.Next != "" || !strings.Contains(x.Why, "active all the same") {
+	if x := control.Explain(stale, c.Effective()); x.Next != "" || !strings.Contains(x.Why, "active all the same") {
 		t.Errorf("%+v", x)
 	}
-	if x := explain(stale, asks.Effective()); !strings.Contains(x.Next, "activate") || strings.Contains(x.Why, "all the same") {
+	if x := control.Explain(stale, asks.Effective()); !strings.Contains(x.Next, "activate") || strings.Contains(x.Why, "all the same") {
 		t.Errorf("%+v", x)
 	}
 }

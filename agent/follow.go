@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"slices"
 
+	"holdfast/agent/control"
 	"holdfast/cluster"
 	"holdfast/recovery"
 )
@@ -144,7 +145,7 @@ func (a *agent) noteIgnored(u cluster.Update, puts []string) {
 	for _, key := range puts {
 		if _, told := slices.BinarySearch(was, key); !told {
 			a.log.Warn("assignment ignored: want "+a.assignmentForm(), "key", key)
-			a.event(Event{Kind: "topics", To: "ignored", Detail: key + " does not name a topic: write " + a.assignmentForm()})
+			a.event(control.Event{Kind: "topics", To: "ignored", Detail: key + " does not name a topic: write " + a.assignmentForm()})
 		}
 	}
 	a.ignored.Store(&now)

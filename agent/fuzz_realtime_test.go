@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"holdfast/agent/control"
 )
 
 func FuzzAnswersOnTheControlSocket(f *testing.F) {
@@ -34,7 +36,7 @@ func FuzzAnswersOnTheControlSocket(f *testing.F) {
 	done := make(chan struct{})
 	go func() { defer close(done); _ = srv.Serve(l) }()
 	f.Cleanup(func() { srv.Close(); <-done })
-	c := NewClient(socket, dir)
+	c := control.NewClient(socket, dir)
 	f.Fuzz(func(t *testing.T, status int, body []byte) {
 		if status < 200 || status > 599 {
 			return
@@ -42,12 +44,12 @@ func FuzzAnswersOnTheControlSocket(f *testing.F) {
 		says.Store(&said{status, body})
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
-		_, statusErr := c.Get(ctx, "/v1/status", new(Status))
-		_, topicsErr := c.Get(ctx, "/v1/topics", new([]TopicStatus))
-		_, eventErr := c.Get(ctx, "/v1/events/1", new(Explanation))
-		drainErr := c.Post(ctx, "/v1/drain", map[string]any{"reason": "x"}, new(Status))
-		pauseErr := c.Post(ctx, "/v1/pause", PauseRequest{}, new(PauseAnswer))
-		eventsErr := c.Events(ctx, 0, false, func(Event, []byte) error { return nil })
+		_, statusErr := c.Get(ctx, "/v1/status", new(control.Status))
+		_, topicsErr := c.Get(ctx, "/v1/topics", new([]control.TopicStatus))
+		_, eventErr := c.Get(ctx, "/v1/events/1", new(control.Explanation))
+		drainErr := c.Post(ctx, "/v1/drain", map[string]any{"reason": "x"}, new(control.Status))
+		pauseErr := c.Post(ctx, "/v1/pause", control.PauseRequest{}, new(control.PauseAnswer))
+		eventsErr := c.Events(ctx, 0, false, func(control.Event, []byte) error { return nil })
 		for _, err := range []error{statusErr, topicsErr, eventErr, drainErr, pauseErr, eventsErr} {
 			if err == nil && status/100 != 2 {
 				t.Fatalf("%d %q is no error", status, body)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"holdfast/agent/config"
+	"holdfast/agent/control"
 	"holdfast/agent/guard"
 	"holdfast/agent/lease"
 	"holdfast/agent/process"
@@ -111,7 +112,7 @@ func (a *agent) dismissLeftGuard() {
 	a.leftGuard()
 	a.leftGuard = nil
 	a.log.Info("the guard of an earlier sidecar is dismissed", "guard", a.cfg.Guard)
-	a.event(Event{Kind: "guard", To: "dismissed", Epoch: a.memory.Epoch})
+	a.event(control.Event{Kind: "guard", To: "dismissed", Epoch: a.memory.Epoch})
 }
 
 // unguarded says what the lack of a guard means.
@@ -137,7 +138,7 @@ func checkGuard(c config.Config) Finding {
 	}
 	stopper, err := brokerStopper(c, nil)
 	if err != nil {
-		f.Err = wrongSetting(err)
+		f.Err = control.UsageError(err)
 		return f
 	}
 	f.Text = "would use: " + stopper.Describe()
@@ -202,7 +203,7 @@ func (a *agent) watchGuard(verdict probes.Verdict) {
 	case now.Sub(g.since) >= guardPatience:
 		g.standby = standbyWithout
 		a.log.Error("the broker is served without a guard: nothing stops it if this process dies or hangs", "waited", guardPatience)
-		a.event(Event{Kind: "guard", To: "absent", Epoch: a.memory.Epoch, Detail: fmt.Sprintf("none stood by within %s", guardPatience)})
+		a.event(control.Event{Kind: "guard", To: "absent", Epoch: a.memory.Epoch, Detail: fmt.Sprintf("none stood by within %s", guardPatience)})
 	}
 }
 
@@ -228,29 +229,29 @@ func (a *agent) noteGuard() {
 	}
 	for _, e := range p.News() {
 		if e.What != guard.Stopped {
-			a.event(Event{Kind: "guard", To: string(e.What), Epoch: a.memory.Epoch, Detail: e.Detail})
+			a.event(control.Event{Kind: "guard", To: string(e.What), Epoch: a.memory.Epoch, Detail: e.Detail})
 			continue
 		}
 		a.metrics.guard.fired(e.Acted.At)
 		a.metrics.fenceDuration.WithLabelValues(guardStep).Observe((time.Duration(e.Acted.TookMS) * time.Millisecond).Seconds())
-		a.event(Event{Kind: "fence", To: guard.Fired, Reason: guard.Fired, Epoch: a.memory.Epoch, Detail: e.Detail, DoneAt: e.Acted.At})
+		a.event(control.Event{Kind: "fence", To: guard.Fired, Reason: guard.Fired, Epoch: a.memory.Epoch, Detail: e.Detail, DoneAt: e.Acted.At})
 	}
 }
 
 // guardStatus is safe for concurrent use.
-func (a *agent) guardStatus(s *snapshot, down bool) GuardStatus {
+func (a *agent) guardStatus(s *snapshot, down bool) control.GuardStatus {
 	p, ok := a.guard.(guardProcess)
 	switch {
 	case a.guard == nil:
-		return GuardStatus{State: "off"}
+		return control.GuardStatus{State: "off"}
 	case s.unguarded:
-		return GuardStatus{State: "absent"}
+		return control.GuardStatus{State: "absent"}
 	case !ok || p.Alive() && s.guarded.Pid != 0:
-		return GuardStatus{State: "stands_by", Pid: s.guarded.Pid}
+		return control.GuardStatus{State: "stands_by", Pid: s.guarded.Pid}
 	case s.awaitsGuard && s.brokerID != "" && !down:
-		return GuardStatus{State: "awaited"}
+		return control.GuardStatus{State: "awaited"}
 	}
-	return GuardStatus{State: "idle"}
+	return control.GuardStatus{State: "idle"}
 }
 
 // guardStep is the label of the guard's stop beside the steps of the ladder.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"holdfast/agent/config"
+	"holdfast/agent/control"
 	"holdfast/agent/process"
 	"holdfast/brokerapi"
 	"holdfast/probes"
@@ -194,3 +195,9 @@ func (a *agent) answers(instance string) bool {
 	who, _ := a.identity.get()
 	return a.health.Snapshot().At(time.Now()) == probes.Up && who.Instance == instance
 }
+
+// plainError is an error of others whose text is Plain.
+type plainError struct{ error }
+
+func (e plainError) Error() string { return control.Plain(e.error.Error()) }
+func (e plainError) Unwrap() error { return e.error }

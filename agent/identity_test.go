@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"holdfast/agent/config"
+	"holdfast/agent/control"
 	"holdfast/agent/process"
 	"holdfast/brokerapi"
 	"holdfast/probes"
@@ -79,8 +80,8 @@ func TestABrokersOwnNameIsCheckedAsTheFlagIs(t *testing.T) {
 				t.Errorf("got  %v\nwant %s", fatal, want)
 			}
 			if flaw != "" {
-				var exit *ExitError
-				if err := a.step(); !errors.As(err, &exit) || exit.Code != ExitUsage {
+				var exit *control.ExitError
+				if err := a.step(); !errors.As(err, &exit) || exit.Code != control.ExitUsage {
 					t.Errorf("the sidecar goes on: %v", err)
 				}
 				a.cfg.BrokerID = "n1"

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"holdfast/agent/control"
 	"holdfast/agent/lease"
 	"holdfast/brokerapi"
 	"holdfast/cluster"
@@ -121,7 +122,7 @@ func (a *agent) rule(next recovery.Illness, well bool) {
 	if next.Care == before.Care && next.Reason == before.Reason {
 		return
 	}
-	e := Event{Kind: "broker", From: string(before.Care), To: string(next.Care), Reason: string(next.Reason), Epoch: a.grant.Epoch, Detail: next.Detail}
+	e := control.Event{Kind: "broker", From: string(before.Care), To: string(next.Care), Reason: string(next.Reason), Epoch: a.grant.Epoch, Detail: next.Detail}
 	switch next.Care {
 	case recovery.CareHold:
 		a.log.Warn("the broker is ill and keeps its registration", "held", recovery.HeldWords(next.Reason), "detail", next.Detail, "epoch", a.grant.Epoch)

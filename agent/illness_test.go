@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/agent/control"
 	"holdfast/brokerapi"
 	"holdfast/cluster"
 	"holdfast/internal/raced"
@@ -91,7 +92,7 @@ func TestABrokerThatIsIllIsHeldUnlessAPeerIsWell(t *testing.T) {
 				}
 				l.until(l.age() + time.Minute)
 				s := l.status()
-				if s.Broker.Held != string(row.held) || s.Ready.OK || s.Attachment != "attached" || s.Severity != SeverityCritical ||
+				if s.Broker.Held != string(row.held) || s.Ready.OK || s.Attachment != "attached" || s.Severity != control.SeverityCritical ||
 					!strings.Contains(s.Summary, "held: "+recovery.HeldWords(row.held)) || !strings.Contains(strings.Join(s.Ready.Causes, " "), "held (") {
 					t.Errorf("after a minute: %+v", s)
 				}
@@ -283,7 +284,7 @@ func TestBeforeItIsDecidedWhetherABrokerIsHeldNobodyIsToldToStopIt(t *testing.T)
 		if s := l.status(); s.Broker.Up != "down" || s.Broker.Held != "" || !strings.Contains(s.Summary, "if it hangs and other brokers do not, stop it") {
 			t.Errorf("%+v", s)
 		}
-		if next := explain(Event{Kind: "broker", To: "down"}, l.cfg).Next; !strings.Contains(next, "while other brokers do, stop it") {
+		if next := control.Explain(control.Event{Kind: "broker", To: "down"}, l.cfg).Next; !strings.Contains(next, "while other brokers do, stop it") {
 			t.Error(next)
 		}
 	})

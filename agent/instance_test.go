@@ -11,6 +11,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"holdfast/agent/control"
 	etcd "holdfast/cluster/memory"
 	"holdfast/recovery"
 )
@@ -40,7 +41,7 @@ func TestABrokerThatRestartsWithinTheTTLKeepsItsTopicsUnderItsNewID(t *testing.T
 					time.Sleep(row.late)
 				}
 				// Its new name is in the status a moment before the epoch.
-				s := n.becomes("ready as 22, registered anew", func(s Status) bool {
+				s := n.becomes("ready as 22, registered anew", func(s control.Status) bool {
 					return s.Ready.OK && s.Registration.ID == "22" && s.Epoch > before.Epoch
 				})
 				if s.Mode != "active" || s.Boot.Reason != "fast_restart" || s.Boot.Kind != "restart" || s.BrokerID != "b1" {
@@ -127,7 +128,7 @@ func TestAHandoverThatEtcdHoldsUpTakesNothingFromTheProcessThatServes(t *testing
 				})
 				n.kill()
 				n.start("22", 0)
-				n.becomes("held up", func(Status) bool { return n.full.Load() })
+				n.becomes("held up", func(control.Status) bool { return n.full.Load() })
 				time.Sleep(held)
 				if got := n.holds(); len(got) != 100 || n.status().Ready.OK {
 					t.Errorf("held up, it serves %d topics, ready: %v", len(got), n.status().Ready.OK)
@@ -135,7 +136,7 @@ func TestAHandoverThatEtcdHoldsUpTakesNothingFromTheProcessThatServes(t *testing
 				n.store.Observe(nil)
 				n.full.Store(false)
 				n.becomesReadyAs("22")
-				n.becomes("whole", func(s Status) bool { return s.Topics.Served == 250 })
+				n.becomes("whole", func(s control.Status) bool { return s.Topics.Served == 250 })
 				if taken := n.taken(); len(taken) > 0 {
 					t.Errorf("given to others: %v", taken)
 				}
@@ -159,7 +160,7 @@ func TestAProcessThatMayHaveBeenGivenTopicsIsFencedAgain(t *testing.T) {
 		n.kill()
 		time.Sleep(25 * time.Second) // past the fence point
 		n.start("22", 0)
-		n.becomes("cut off", func(Status) bool { return begun() })
+		n.becomes("cut off", func(control.Status) bool { return begun() })
 		time.Sleep(10 * time.Second)
 		if s := n.status(); len(n.holds()) != 3 || s.Attachment != "detached" || s.Registration.ID != "11" {
 			t.Fatalf("it serves %v: %+v", n.holds(), s)
@@ -189,7 +190,7 @@ func TestAProcessMayServeNoLongerThanTheLeaseThatAHandoverMayHavePutItUnder(t *t
 		})
 		n.kill()
 		n.start("22", 0)
-		n.becomes("handed over", func(Status) bool { return begun() })
+		n.becomes("handed over", func(control.Status) bool { return begun() })
 		time.Sleep(15 * time.Second)
 		if s := n.status(); s.Attachment == "detached" || s.Lease.FailureStreak > 0 || s.Registration.ID != "11" {
 			t.Fatalf("the lease of the process before is not renewed: %+v", s)
@@ -216,7 +217,7 @@ func TestABrokerThatRestartsAgainBeforeItHasAllOfItsTopicsLeavesTheRestToOthers(
 		})
 		n.kill()
 		n.start("22", 0)
-		n.becomes("half handed over", func(Status) bool { return begun() })
+		n.becomes("half handed over", func(control.Status) bool { return begun() })
 		n.kill()
 		n.store.SetFault(nil)
 		if len(n.assigned("11")) != 150 || len(n.assigned("22")) != 100 {
@@ -285,7 +286,7 @@ func TestAfterAFullRestartALateBrokerLeavesItsTopicsToWhoSawItGo(t *testing.T) {
 		n.put(n.keys.Registration("901"), "{}")
 		time.Sleep(time.Minute)
 		n.start("22", 0)
-		n.becomes("bound", func(s Status) bool { return s.Registration.ID == "22" && s.Lease.ID != "" })
+		n.becomes("bound", func(s control.Status) bool { return s.Registration.ID == "22" && s.Lease.ID != "" })
 		time.Sleep(10 * time.Second)
 		if got := n.assigned("11"); len(got) != 3 || len(n.assigned("22")) > 0 {
 			t.Errorf("left are %v", got)
@@ -426,7 +427,7 @@ func TestTwoBrokersOfOneNameDoNotTakeFromEachOther(t *testing.T) {
 		other.start("22", 0)
 		stop := other.sidecar(nil)
 		time.Sleep(time.Second)
-		s := other.becomes("contested", func(s Status) bool { return s.Registration.State == "another" })
+		s := other.becomes("contested", func(s control.Status) bool { return s.Registration.State == "another" })
 		if !strings.Contains(s.Summary, ", as 11, not by this sidecar") || !strings.Contains(s.Summary, "--broker-id") {
 			t.Errorf("%q", s.Summary)
 		}
@@ -454,7 +455,7 @@ func TestALostStateDirectoryWaitsForTheEndOfTheLeaseThatNobodyKnows(t *testing.T
 		n.start("22", 0)
 		again := n.sidecar(nil)
 		time.Sleep(time.Second)
-		n.becomes("contested", func(s Status) bool { return s.Registration.State == "another" })
+		n.becomes("contested", func(s control.Status) bool { return s.Registration.State == "another" })
 		n.becomesIn(recovery.Drained, recovery.ReasonStaleRestart, "22")
 		if len(n.taken()) != 3 {
 			t.Errorf("the cluster took %v", n.taken())
@@ -501,11 +502,11 @@ func TestAShadowOfABrokerWithANewIDTouchesNothing(t *testing.T) {
 		stop := n.sidecar(nil)
 		time.Sleep(time.Second)
 		n.put(n.keys.Assignment("11", "/n/t"), "null")
-		n.becomes("supposed", func(s Status) bool { return s.Registration.ID == "11" && s.Mode == "active" })
+		n.becomes("supposed", func(s control.Status) bool { return s.Registration.ID == "11" && s.Mode == "active" })
 		_, at, _, own := n.get(n.keys.Registration("11"))
 		n.kill()
 		n.start("22", 0)
-		n.becomes("supposed", func(s Status) bool { return s.Registration.ID == "22" && s.Boot.Reason == "fast_restart" })
+		n.becomes("supposed", func(s control.Status) bool { return s.Registration.ID == "22" && s.Boot.Reason == "fast_restart" })
 		if _, now, _, lease := n.get(n.keys.Registration("11")); now != at || lease != own {
 			t.Errorf("the registration is of revision %d under %x, want %d under %x", now, lease, at, own)
 		}

@@ -136,7 +136,7 @@ type noteFile struct {
 }
 
 func (f *noteFile) put(note []byte) error {
-	if !sameFile(f.file, f.path) {
+	if !process.SameFile(f.file, f.path) {
 		file, err := os.OpenFile(f.path, os.O_RDWR|os.O_CREATE, 0o600)
 		if err != nil {
 			return err

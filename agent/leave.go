@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"holdfast/agent/config"
+	"holdfast/agent/control"
 	"holdfast/agent/lease"
 	"holdfast/probes"
 	"holdfast/recovery"
@@ -74,7 +75,7 @@ func (a *agent) leave() error {
 			said, reason = said+": the broker has left on purpose; "+a.backActive(), "left"
 		}
 		a.log.Info(a.shadow.saying(said+a.leftBehind(left)), "left_registered", holding && a.presence == nil)
-		a.event(Event{Kind: "agent", To: "stopped", Reason: reason, Epoch: v.Grant.Epoch})
+		a.event(control.Event{Kind: "agent", To: "stopped", Reason: reason, Epoch: v.Grant.Epoch})
 		return nil
 	}
 	switch {
@@ -123,7 +124,7 @@ func (a *agent) sayNotReleased(g lease.Grant, unplanned error, left recovery.Fen
 		said += "; " + a.backActive()
 	}
 	a.log.Warn(said+a.leftBehind(left), "lease", fmt.Sprintf("%x", g.LeaseID), "err", err)
-	a.event(Event{Kind: "agent", To: "stopped", Epoch: g.Epoch, Detail: "the lease is not revoked, and runs out by itself: " + err.Error()})
+	a.event(control.Event{Kind: "agent", To: "stopped", Epoch: g.Epoch, Detail: "the lease is not revoked, and runs out by itself: " + err.Error()})
 }
 
 // backActive says what becomes of a broker whose planned stop is noted.
@@ -136,11 +137,11 @@ func (a *agent) sayReleased(epoch int64, unplanned error, left recovery.Fence) {
 	const ends = "holdfast ends: registration given up; "
 	if unplanned == nil {
 		a.log.Info(ends + a.backActive() + a.leftBehind(left))
-		a.event(Event{Kind: "agent", To: "stopped", Reason: "left", Epoch: epoch})
+		a.event(control.Event{Kind: "agent", To: "stopped", Reason: "left", Epoch: epoch})
 		return
 	}
 	a.log.Info(a.shadow.saying(ends+"with other brokers alive this one comes back drained (--leave-registered avoids that)"+a.leftBehind(left)), "detail", unplanned)
-	a.event(Event{Kind: "agent", To: "stopped", Reason: "released", Epoch: epoch, Detail: unplanned.Error()})
+	a.event(control.Event{Kind: "agent", To: "stopped", Reason: "released", Epoch: epoch, Detail: unplanned.Error()})
 }
 
 // noteStop notes a planned stop of a broker that is proven to serve nothing.
@@ -152,7 +153,7 @@ func (a *agent) noteStop(left recovery.Fence) error {
 	if err := a.noteSoon(a.life0, d); err != nil {
 		return err
 	}
-	a.event(Event{Kind: "registration", From: "held", To: "left", Epoch: d.grant.Epoch})
+	a.event(control.Event{Kind: "registration", From: "held", To: "left", Epoch: d.grant.Epoch})
 	return nil
 }
 
@@ -224,7 +225,7 @@ func (a *agent) fenceToLeave(ctx context.Context, due bool) (left recovery.Fence
 		return "", errors.Join(err, stopErr)
 	}
 	a.log.Warn("broker stopped before its registration is given up", "by", how, "why", err)
-	a.event(Event{Kind: "fence", To: "stopped", Epoch: a.memory.Epoch, Detail: "process stopped: " + how})
+	a.event(control.Event{Kind: "fence", To: "stopped", Epoch: a.memory.Epoch, Detail: "process stopped: " + how})
 	return recovery.FenceGone, nil
 }
 
@@ -296,7 +297,7 @@ func (a *agent) quiesceToLeave(ctx context.Context) (left recovery.Fence, err er
 	defer cancel()
 	n, err := a.reconciler.Fence(ctx)
 	if err != nil {
-		return "", fmt.Errorf("%s quiesced: %w", plural(n, "topic"), err)
+		return "", fmt.Errorf("%s quiesced: %w", control.Plural(n, "topic"), err)
 	}
 	return recovery.FenceQuiesced, nil
 }
@@ -311,13 +312,13 @@ func provesIdle(reached recovery.Fence, runs bool) bool {
 // that may still serve.
 func (a *agent) leaveServing(g lease.Grant, err error) error {
 	a.remember(func(m *memory) { m.ConfirmedAt = max(m.ConfirmedAt, g.Revision) })
-	a.event(Event{Kind: "agent", To: "stopped", Reason: "not_quiesced", Epoch: g.Epoch, Detail: err.Error()})
+	a.event(control.Event{Kind: "agent", To: "stopped", Reason: "not_quiesced", Epoch: g.Epoch, Detail: err.Error()})
 	next := "stop the broker"
 	if stands := a.guardLeft(); stands != "" {
 		next += ", or start 'holdfast run' again: " + stands
 	}
 	if g.LeaseID == 0 {
-		return &ExitError{ExitFailed, fmt.Errorf("the broker may serve without a registration: %w: %s", err, next)}
+		return &control.ExitError{Code: control.ExitFailed, Err: fmt.Errorf("the broker may serve without a registration: %w: %s", err, next)}
 	}
-	return &ExitError{ExitFailed, fmt.Errorf("the registration is left to run out by itself, because the broker may still serve: %w: %s", err, next)}
+	return &control.ExitError{Code: control.ExitFailed, Err: fmt.Errorf("the registration is left to run out by itself, because the broker may still serve: %w: %s", err, next)}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"holdfast/agent/config"
+	"holdfast/agent/control"
 	"holdfast/agent/lease"
 	"holdfast/brokerapi"
 	"holdfast/probes"
@@ -123,7 +124,7 @@ func (a *agent) beginLeaving(timeout time.Duration, briefly bool, c chan<- error
 	ctx, cancel := context.WithTimeout(a.life0, timeout)
 	*l = leaving{phase: endingService, instance: who.Instance, cancel: cancel, waiters: []chan<- error{c}, briefly: briefly}
 	a.log.Info("the broker leaves: clients away, nothing served, then its registration is given up", "epoch", a.grant.Epoch)
-	a.event(Event{Kind: "operator", To: "leaving", Reason: "operator", Epoch: a.grant.Epoch})
+	a.event(control.Event{Kind: "operator", To: "leaving", Reason: "operator", Epoch: a.grant.Epoch})
 	a.publish() // readiness is off from here on
 	a.orderSteerer(false, false)
 	a.setOrders(a.orders(false))
@@ -155,7 +156,7 @@ func (a *agent) heed(instance string) {
 	a.heeded = instance
 	a.leaving = leaving{phase: awaitingEnd, itself: true, instance: instance, until: a.clock().Add(a.cfg.LeaveTimeout)}
 	a.log.Info("the broker leaves by itself: it keeps its registration until its process has ended", "why", said.words, "within", a.cfg.LeaveTimeout)
-	a.event(Event{Kind: "broker", To: "leaving", Epoch: a.grant.Epoch, Detail: said.words})
+	a.event(control.Event{Kind: "broker", To: "leaving", Epoch: a.grant.Epoch, Detail: said.words})
 }
 
 // mayStop reports whether the broker may be stopped from here.
@@ -184,7 +185,7 @@ func (a *agent) endServing(ctx context.Context, fence *topics.OpenFence) (recove
 		return recovery.FenceGone, nil
 	case a.mustStop() && a.mayStop(): // whatever is still served
 	case err != nil:
-		return "", fmt.Errorf("%s quiesced: %w", plural(n, "topic"), err)
+		return "", fmt.Errorf("%s quiesced: %w", control.Plural(n, "topic"), err)
 	case !a.mustStop():
 		return recovery.FenceQuiesced, nil
 	default:
@@ -220,7 +221,7 @@ func (a *agent) leaveNoted(left recovery.Fence, at lease.Instant, err error) {
 		if !l.briefly {
 			a.rememberLeft(l.instance)
 		}
-		a.event(Event{Kind: "registration", From: "held", To: "left", Epoch: a.grant.Epoch})
+		a.event(control.Event{Kind: "registration", From: "held", To: "left", Epoch: a.grant.Epoch})
 		a.keeper.SetGate(false)
 		if a.runsOut() {
 			l.heardBy = a.clock() // there is no answer to wait for
@@ -253,7 +254,7 @@ func (a *agent) stays(err error) {
 	l := &a.leaving
 	a.unsure++
 	a.log.Warn("the broker does not leave", "err", err)
-	a.event(Event{Kind: "operator", From: "leaving", To: "stays", Epoch: a.grant.Epoch, Detail: err.Error()})
+	a.event(control.Event{Kind: "operator", From: "leaving", To: "stays", Epoch: a.grant.Epoch, Detail: err.Error()})
 	l.answer(err)
 	*l = leaving{phase: returning, instance: l.instance}
 	a.lookAgain()
@@ -330,7 +331,7 @@ func (a *agent) noteEnd() {
 // takes the note away.
 func (a *agent) comeBack(why string) {
 	a.log.Warn("the broker is taken back after it left", "why", why)
-	a.event(Event{Kind: "operator", From: "left", To: "stays", Detail: why})
+	a.event(control.Event{Kind: "operator", From: "left", To: "stays", Detail: why})
 	a.remember(func(m *memory) { m.Left = nil })
 	a.leaving.answer(fmt.Errorf("%w: %s", errStays, why))
 	a.leaving = leaving{}
@@ -386,13 +387,13 @@ type leaveOrder struct {
 }
 
 // leaveByOrder returns when the broker has left, or cannot.
-func (a *agent) leaveByOrder(ctx context.Context, o leaveOrder) (Status, error) {
+func (a *agent) leaveByOrder(ctx context.Context, o leaveOrder) (control.Status, error) {
 	timeout := drainTimeout
 	if o.TimeoutSeconds > 0 {
 		timeout = time.Duration(o.TimeoutSeconds * float64(time.Second))
 	}
 	if err := a.leaveNow(ctx, timeout, o.Wait, o.WithSidecar); err != nil {
-		return Status{}, err
+		return control.Status{}, err
 	}
 	_ = a.saveNow() // the next sidecar is to know it; that it failed, the saver tells
 	return a.status(), nil
@@ -444,7 +445,7 @@ func leaveError(err error) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, errNothingToLeave):
-		return &ExitError{ExitRefused, fmt.Errorf("%w: stop it all the same if it must be; it comes back as a broker that was not stopped by plan does", err)}
+		return &control.ExitError{Code: control.ExitRefused, Err: fmt.Errorf("%w: stop it all the same if it must be; it comes back as a broker that was not stopped by plan does", err)}
 	}
 	return fmt.Errorf("the broker does not leave: %w: it stays as it was; mend that and repeat, or stop it all the same", err)
 }

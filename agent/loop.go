@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"holdfast/agent/control"
 	"holdfast/agent/lease"
 	"holdfast/agent/process"
 	"holdfast/brokerapi"
@@ -24,8 +25,8 @@ type loopState struct {
 	valueOf  string // the id that the broker wrote it under; with byInstance
 	mode     recovery.ModeRecord
 	modeRev  int64 // store revision up to which the mode is known
-	boot     BootStatus
-	decided  *DecisionStatus // that the mode comes from; nil: others set it. Immutable
+	boot     control.BootStatus
+	decided  *control.DecisionStatus // that the mode comes from; nil: others set it. Immutable
 	grant    lease.Grant
 
 	attachment   recovery.Attachment
@@ -106,7 +107,7 @@ func (a *agent) initLoop() {
 	if a.traits.Registers && !a.memory.Released {
 		a.value, a.valueOf = a.memory.Value, a.memory.Instance
 	}
-	a.boot = BootStatus{Kind: "unknown", Evidence: []string{}}
+	a.boot = control.BootStatus{Kind: "unknown", Evidence: []string{}}
 	if a.memory.Boot.Kind != "" {
 		a.boot = a.memory.Boot // the broker may have been started before this sidecar
 	}
@@ -208,7 +209,7 @@ func (a *agent) step() error {
 	health := a.health.Snapshot()
 	verdict := health.At(time.Now())
 	if err := a.identity.fatal(); err != nil && a.brokerID == "" {
-		return &ExitError{ExitUsage, err}
+		return control.UsageError(err)
 	}
 	a.noteClocks()
 	a.recognizeProcess(verdict, who)

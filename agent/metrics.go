@@ -145,10 +145,10 @@ func newGuardMetrics(reg prometheus.Registerer, a *agent) *guardMetrics {
 	m := &guardMetrics{firings: prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_guard_fired_total",
 		Help: "Times this sidecar learned that its guard had stopped the broker. 'holdfast events' says when; find out what froze or killed the sidecar."})}
 	if a.journal != nil {
-		events, _ := a.journal.since(0)
+		events, _ := a.journal.Since(0)
 		for _, e := range events {
 			if e.Kind == "fence" && e.To == guard.Fired && !e.Shadow {
-				m.note(e.when())
+				m.note(e.When())
 			}
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"holdfast/agent/control"
 	"holdfast/agent/guard"
 	"holdfast/agent/lease"
 	"holdfast/brokerapi"
@@ -67,13 +68,13 @@ func TestADrainIsPendingWhileSomethingIsServedOrTheBrokerHasNotTakenIt(t *testin
 func TestTheGuardsShotIsKnownToTheNextSidecar(t *testing.T) {
 	dir, quiet := t.TempDir(), slog.New(slog.DiscardHandler)
 	shot := time.Date(2026, 3, 1, 3, 0, 0, 0, time.UTC)
-	before := openJournal(dir, quiet)
-	before.add(Event{Kind: "fence", To: guard.Fired, DoneAt: shot})
-	before.add(Event{Kind: "fence", To: "gone"})
-	before.close()
+	before := control.OpenJournal(dir, quiet)
+	before.Add(control.Event{Kind: "fence", To: guard.Fired, DoneAt: shot})
+	before.Add(control.Event{Kind: "fence", To: "gone"})
+	before.Close()
 
-	a := &agent{journal: openJournal(dir, quiet)}
-	defer a.journal.close()
+	a := &agent{journal: control.OpenJournal(dir, quiet)}
+	defer a.journal.Close()
 	reg := prometheus.NewRegistry()
 	m := newGuardMetrics(reg, a)
 	if got := time.UnixMilli(m.lastFired.Load()).UTC(); !got.Equal(shot) {

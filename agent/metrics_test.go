@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"holdfast/agent/control"
 	"holdfast/agent/lease"
 	"holdfast/brokerapi"
 	"holdfast/cluster"
@@ -74,8 +75,8 @@ func builtOn(t testing.TB, reg *prometheus.Registry, broker topics.Broker) *agen
 	a := &agent{cfg: c, world: World{Clocks: hostClocks}, version: "test", log: quiet, clock: lease.BootClock, started: time.Now(),
 		inbox: make(chan func()), named: make(chan struct{}), broker: stillBroker{}}
 	a.memory = memory{Format: memoryFormat, Incarnation: randomID()}
-	a.journal = openJournal(t.TempDir(), quiet)
-	t.Cleanup(a.journal.close)
+	a.journal = control.OpenJournal(t.TempDir(), quiet)
+	t.Cleanup(a.journal.Close)
 	a.metrics = newMetrics(reg, a)
 	a.identity = newIdentityCheck(a.broker, c, "")
 	a.health = probes.NewHealth(probes.HealthSettings{Interval: c.HealthInterval, Timeout: c.HealthTimeout, Rise: c.HealthRise, Fall: c.HealthFall},

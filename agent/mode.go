@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"holdfast/agent/control"
 	"holdfast/agent/lease"
 	"holdfast/cluster"
 	"holdfast/recovery"
@@ -17,11 +18,11 @@ func (a *agent) setMode(m recovery.ModeRecord, revision int64, detail string) {
 		a.decided, a.suspect = nil, false
 		a.remember(func(k *memory) { k.Decided = nil })
 	}
-	a.takeMode(m, revision, Event{Detail: detail})
+	a.takeMode(m, revision, control.Event{Detail: detail})
 }
 
 // takeMode takes up a mode; why is what the event says of it.
-func (a *agent) takeMode(m recovery.ModeRecord, revision int64, why Event) {
+func (a *agent) takeMode(m recovery.ModeRecord, revision int64, why control.Event) {
 	a.modeRev = max(a.modeRev, revision)
 	a.reassert = false
 	if m == a.mode {
@@ -73,7 +74,7 @@ func (a *agent) stateSeen(seen *recovery.ModeRecord, garbled string, revision, g
 		}
 		a.modeRev, a.stateGuard, a.reassert = revision, guard, true
 		a.log.Warn("state key is not ours to lose: writing it again", "was", what, "mode", string(a.mode.Mode))
-		a.event(Event{Kind: "mode", From: what, To: string(a.mode.Mode), Reason: "reasserted", Epoch: a.grant.Epoch})
+		a.event(control.Event{Kind: "mode", From: what, To: string(a.mode.Mode), Reason: "reasserted", Epoch: a.grant.Epoch})
 	}
 }
 
@@ -110,26 +111,18 @@ func (a *agent) assertMode() {
 	})
 }
 
-// DecisionStatus is the start or outage that the present mode comes from: which row of the
-// table decided, why that one, and what would have made it another.
-type DecisionStatus struct {
-	Row       string `json:"row"` // the reason that the row gives, or kept, reconnected
-	Why       string `json:"why"`
-	Otherwise string `json:"otherwise"`
-}
-
 // decisionStatus is nil for an outage that the registration outlived: the mode comes from a
 // decision before it.
-func decisionStatus(d recovery.Decision) *DecisionStatus {
+func decisionStatus(d recovery.Decision) *control.DecisionStatus {
 	if d.Row == "" || d.Row == recovery.RowSurvived {
 		return nil
 	}
-	return &DecisionStatus{Row: string(d.Row), Why: d.Detail, Otherwise: recovery.Otherwise(d.Row)}
+	return &control.DecisionStatus{Row: string(d.Row), Why: d.Detail, Otherwise: recovery.Otherwise(d.Row)}
 }
 
 // decidedBy is an event with the row that decided, and what would have made it another.
-func decidedBy(d recovery.Decision) Event {
-	return Event{Detail: d.Detail, Row: string(d.Row), Otherwise: recovery.Otherwise(d.Row)}
+func decidedBy(d recovery.Decision) control.Event {
+	return control.Event{Detail: d.Detail, Row: string(d.Row), Otherwise: recovery.Otherwise(d.Row)}
 }
 
 // decideMode takes up the mode of a decision that stands in etcd at that revision. told: the

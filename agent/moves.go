@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"holdfast/agent/config"
+	"holdfast/agent/control"
 	"holdfast/agent/moving"
 	"holdfast/brokerapi"
 	"holdfast/cluster"
@@ -67,7 +68,7 @@ func (a *agent) moveOrders(o recovery.Orders) moving.Orders {
 
 // noteMove tells of a step that this broker has done.
 func (a *agent) noteMove(m moves.Move) {
-	e := Event{Kind: "move", To: string(m.Phase), Reason: m.By, Detail: m.Line()}
+	e := control.Event{Kind: "move", To: string(m.Phase), Reason: m.By, Detail: m.Line()}
 	a.tell(a.life0, func() { a.event(e) })
 }
 
@@ -83,9 +84,9 @@ type unloadOrder struct {
 // before everything that can be known was looked at.
 func (a *agent) unload(ctx context.Context, o unloadOrder) (p moving.Shown, err error) {
 	if _, _, err := brokerapi.SplitTopic(o.Topic); err != nil {
-		return p, &ExitError{ExitUsage, err}
+		return p, control.UsageError(err)
 	}
-	if err := cmp.Or(checkReason(o.Reason), a.cannotMove()); err != nil {
+	if err := cmp.Or(control.CheckReason(o.Reason), a.cannotMove()); err != nil {
 		return p, err
 	}
 	p, err = a.moves.Send(ctx, moves.Move{Topic: o.Topic, To: o.To, By: cmp.Or(o.Reason, "operator"), Force: o.Force}, nil, o.DryRun)
@@ -96,7 +97,7 @@ func (a *agent) unload(ctx context.Context, o unloadOrder) (p moving.Shown, err 
 func (a *agent) moveError(err error) error {
 	switch {
 	case errors.Is(err, brokerapi.ErrRefused):
-		return &ExitError{ExitRefused, err}
+		return &control.ExitError{Code: control.ExitRefused, Err: err}
 	case err == nil, errors.Is(err, moving.ErrBroker), cluster.Classify(err) == cluster.ClassOther:
 		return err
 	}
@@ -104,7 +105,7 @@ func (a *agent) moveError(err error) error {
 }
 
 func refusal(format string, args ...any) error {
-	return &ExitError{ExitRefused, fmt.Errorf(format, args...)}
+	return &control.ExitError{Code: control.ExitRefused, Err: fmt.Errorf(format, args...)}
 }
 
 // cannotMove is why no topic can be moved from here now; nil: it may.
@@ -140,9 +141,9 @@ type drainOrder struct {
 // drainMoving plans a drain that moves topics, and begins it if nothing is in its way.
 func (a *agent) drainMoving(ctx context.Context, o drainOrder) (plan moving.DrainPlan, err error) {
 	if o.DeadlineSeconds <= 0 {
-		return plan, &ExitError{ExitUsage, fmt.Errorf("--deadline: %g seconds from now have passed already", o.DeadlineSeconds)}
+		return plan, control.UsageError(fmt.Errorf("--deadline: %g seconds from now have passed already", o.DeadlineSeconds))
 	}
-	if err := cmp.Or(checkReason(o.Reason), a.cannotMove()); err != nil {
+	if err := cmp.Or(control.CheckReason(o.Reason), a.cannotMove()); err != nil {
 		return plan, err
 	}
 	if a.traits.Places {
@@ -159,7 +160,7 @@ func (a *agent) drainMoving(ctx context.Context, o drainOrder) (plan moving.Drai
 		return plan, nil
 	case len(stay) > 0 && !o.LeaveUnmoved:
 		return plan, refusal("%s cannot be moved: %s; move nothing, or say --leave-unmoved: the others go, and what stays is served here",
-			plural(len(stay), "topic"), stay[slices.Min(slices.Collect(maps.Keys(stay)))])
+			control.Plural(len(stay), "topic"), stay[slices.Min(slices.Collect(maps.Keys(stay)))])
 	}
 	d := moves.Drain{By: cmp.Or(o.Reason, "operator"), To: o.To, Topics: len(plan.Moves) + len(plan.Stay),
 		Deadline: time.Now().Add(time.Duration(o.DeadlineSeconds * float64(time.Second))).UTC()}
@@ -195,11 +196,11 @@ func (a *agent) drainSentence() string {
 func (a *agent) serveDrained(w http.ResponseWriter, r *http.Request) {
 	if a.moves != nil {
 		if d := a.moves.Drain(); d.State != "" {
-			reply(w, d)
+			control.Reply(w, d)
 			return
 		}
 	}
-	refuse(w, refusal("no drain has moved topics of this broker: 'holdfast drain --move' begins one"))
+	control.Refuse(w, refusal("no drain has moved topics of this broker: 'holdfast drain --move' begins one"))
 }
 
 // serveMoves lists moves, or shows one: from memory while it goes on here, since who waits for one
@@ -216,21 +217,21 @@ func (a *agent) serveMoves(w http.ResponseWriter, r *http.Request) {
 	}
 	switch {
 	case err != nil:
-		refuse(w, EtcdError(a.cfg, err))
+		control.Refuse(w, EtcdError(a.cfg, err))
 	case id != "" && len(list) == 0:
-		refuse(w, &ExitError{ExitUsage, fmt.Errorf("move %q: unknown: 'holdfast moves' lists them", id)})
+		control.Refuse(w, control.UsageError(fmt.Errorf("move %q: unknown: 'holdfast moves' lists them", id)))
 	default:
-		replyEach(w, list)
+		control.ReplyEach(w, list)
 	}
 }
 
 func (a *agent) serveMoveCancel(w http.ResponseWriter, r *http.Request) {
 	if a.moves == nil {
-		refuse(w, refusal("this broker's topics cannot be moved: there is nothing to cancel"))
+		control.Refuse(w, refusal("this broker's topics cannot be moved: there is nothing to cancel"))
 		return
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), setModeTimeout)
 	defer cancel()
 	m, err := a.moves.Cancel(ctx, r.PathValue("id"), "by an operator at "+a.view.Load().registeredAs)
-	respond(w, moving.Shown{Move: m}, a.moveError(err))
+	control.Respond(w, moving.Shown{Move: m}, a.moveError(err))
 }

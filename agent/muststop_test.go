@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"holdfast/agent/config"
+	"holdfast/agent/control"
 	"holdfast/brokerapi"
 )
 
@@ -39,8 +40,8 @@ func TestABrokerThatMustBeStoppedIsRefusedIfItCannotBe(t *testing.T) {
 			a := &agent{cfg: c, traits: row.can, log: slog.New(slog.DiscardHandler)}
 			err := a.refuseUnstoppable()
 			f := checkMustStop(c, row.can)
-			var exit *ExitError
-			if refusal := errors.As(err, &exit) && exit.Code == ExitRefused; refusal != (row.want != "") || (f.Err != nil) != refusal {
+			var exit *control.ExitError
+			if refusal := errors.As(err, &exit) && exit.Code == control.ExitRefused; refusal != (row.want != "") || (f.Err != nil) != refusal {
 				t.Errorf("run: %v, check: %v", err, f.Err)
 			}
 			if err != nil && (strings.Contains(err.Error(), "\n") || !strings.HasSuffix(err.Error(), "to run all the same: --i-know")) {

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"holdfast/agent/control"
 	"holdfast/probes"
 	"holdfast/recovery"
 	"holdfast/recovery/topics"
@@ -17,7 +18,7 @@ func (a *agent) noteHealth(verdict probes.Verdict, lastErr string) {
 	if verdict == a.verdict {
 		return
 	}
-	a.event(Event{Kind: "broker", From: a.verdict.String(), To: verdict.String(), Epoch: a.grant.Epoch, Detail: lastErr})
+	a.event(control.Event{Kind: "broker", From: a.verdict.String(), To: verdict.String(), Epoch: a.grant.Epoch, Detail: lastErr})
 	a.verdict = verdict
 }
 
@@ -27,24 +28,24 @@ func (a *agent) noteTopics() {
 	a.noteLost(p)
 	if p.GuardTripped != a.guardTripped {
 		a.guardTripped = p.GuardTripped
-		e := Event{Kind: "topics", To: "guard_tripped", Reason: "mass_change", Epoch: a.grant.Epoch, Detail: p.GuardDetail}
+		e := control.Event{Kind: "topics", To: "guard_tripped", Reason: "mass_change", Epoch: a.grant.Epoch, Detail: p.GuardDetail}
 		if !p.GuardTripped {
-			e = Event{Kind: "topics", From: "guard_tripped", To: "guard_cleared", Epoch: a.grant.Epoch}
+			e = control.Event{Kind: "topics", From: "guard_tripped", To: "guard_cleared", Epoch: a.grant.Epoch}
 		}
 		a.event(e)
 	}
 	if p.AssignedKnown && p.ServedKnown && p.Orphan == 0 { // else it is not known how many there will be
 		if p.Quarantined > a.quarantined && a.mode.Mode != recovery.Drained {
-			a.event(Event{Kind: "topics", To: "quarantined", Epoch: a.grant.Epoch,
-				Detail: plural(p.Quarantined, "topic") + " held here without an assignment, quiesced"})
+			a.event(control.Event{Kind: "topics", To: "quarantined", Epoch: a.grant.Epoch,
+				Detail: control.Plural(p.Quarantined, "topic") + " held here without an assignment, quiesced"})
 		}
 		a.quarantined = p.Quarantined
 	}
 	if p.GateOpenedBy != a.gateOpenedBy {
 		a.gateOpenedBy = p.GateOpenedBy
 		if p.GateOpenedBy != "" {
-			a.event(Event{Kind: "topics", To: "reconciled", Reason: p.GateOpenedBy, Epoch: a.grant.Epoch,
-				Detail: fmt.Sprintf("%d of %s served", p.Served, plural(p.Assigned, "assigned topic"))})
+			a.event(control.Event{Kind: "topics", To: "reconciled", Reason: p.GateOpenedBy, Epoch: a.grant.Epoch,
+				Detail: fmt.Sprintf("%d of %s served", p.Served, control.Plural(p.Assigned, "assigned topic"))})
 		}
 	}
 }
@@ -59,8 +60,8 @@ func (a *agent) noteLost(p topics.Progress) {
 		if len(anew) > maxNamed {
 			named += ", …"
 		}
-		a.event(Event{Kind: "topics", To: "made_anew", Reason: "lost", Epoch: a.grant.Epoch,
-			Detail: plural(len(anew), "topic") + " served here before and not there any more, made anew, empty and without consumers: " + named})
+		a.event(control.Event{Kind: "topics", To: "made_anew", Reason: "lost", Epoch: a.grant.Epoch,
+			Detail: control.Plural(len(anew), "topic") + " served here before and not there any more, made anew, empty and without consumers: " + named})
 	}
 	if p.Whole > a.memory.Whole {
 		a.remember(func(m *memory) { m.Whole = p.Whole })
@@ -99,7 +100,7 @@ func (a *agent) noteReadiness() {
 		return
 	}
 	a.ready = ready
-	e := Event{Kind: "readiness", From: "ready", To: "not_ready", Epoch: a.grant.Epoch}
+	e := control.Event{Kind: "readiness", From: "ready", To: "not_ready", Epoch: a.grant.Epoch}
 	if ready {
 		e.From, e.To = e.To, e.From
 		a.log.Info(a.shadow.saying("ready: clients may come"), "epoch", a.grant.Epoch)
@@ -112,4 +113,4 @@ func (a *agent) noteReadiness() {
 	a.event(e)
 }
 
-func (a *agent) event(e Event) { a.journal.add(a.shadow.mark(e)) }
+func (a *agent) event(e control.Event) { a.journal.Add(a.shadow.mark(e)) }

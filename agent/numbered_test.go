@@ -23,6 +23,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"holdfast/agent/config"
+	"holdfast/agent/control"
 	"holdfast/agent/lease"
 	"holdfast/brokerapi"
 	"holdfast/cluster"
@@ -327,7 +328,7 @@ func (l numberedLine) Revoke(ctx context.Context, id int64) error { return l.cli
 func (l numberedLine) Client() *cluster.Client                    { return l.client }
 func (l numberedLine) Close() error                               { return l.client.Close() }
 
-func (n *numbered) status() (s Status) {
+func (n *numbered) status() (s control.Status) {
 	n.mu.Lock()
 	h := n.servers["--control-socket"]
 	n.mu.Unlock()
@@ -352,9 +353,9 @@ func (n *numbered) order(verb string) {
 }
 
 // becomes waits for a status, for a minute at most.
-func (n *numbered) becomes(what string, is func(Status) bool) Status {
+func (n *numbered) becomes(what string, is func(control.Status) bool) control.Status {
 	n.t.Helper()
-	var s Status
+	var s control.Status
 	for range 600 {
 		if s = n.status(); is(s) {
 			return s
@@ -365,14 +366,14 @@ func (n *numbered) becomes(what string, is func(Status) bool) Status {
 	return s
 }
 
-func (n *numbered) becomesReadyAs(id string) Status {
+func (n *numbered) becomesReadyAs(id string) control.Status {
 	n.t.Helper()
-	return n.becomes("ready as "+id, func(s Status) bool { return s.Ready.OK && s.Registration.ID == id })
+	return n.becomes("ready as "+id, func(s control.Status) bool { return s.Ready.OK && s.Registration.ID == id })
 }
 
-func (n *numbered) becomesIn(mode recovery.Mode, reason recovery.Reason, id string) Status {
+func (n *numbered) becomesIn(mode recovery.Mode, reason recovery.Reason, id string) control.Status {
 	n.t.Helper()
-	return n.becomes(string(mode)+" as "+id, func(s Status) bool {
+	return n.becomes(string(mode)+" as "+id, func(s control.Status) bool {
 		return s.Mode == string(mode) && s.Reason == string(reason) && s.Registration.ID == id && s.Lease.ID != ""
 	})
 }

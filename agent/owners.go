@@ -6,6 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"holdfast/agent/control"
 	"holdfast/cluster"
 	"holdfast/recovery"
 	"holdfast/recovery/topics"
@@ -145,7 +146,7 @@ func (a *agent) lockTrouble() string {
 	case lastErr != "":
 		return ": ownership locks cannot be asked for: " + lastErr
 	case elsewhere > 0:
-		return ": " + plural(elsewhere, "topic") + " owned by other brokers, tried again"
+		return ": " + control.Plural(elsewhere, "topic") + " owned by other brokers, tried again"
 	}
 	return ""
 }
@@ -157,8 +158,8 @@ func (a *agent) noteConflicts() {
 	}
 	n := a.ownership.Conflicts()
 	if n > a.conflicts {
-		a.event(Event{Kind: "topics", To: "foreign_owner", Epoch: a.grant.Epoch,
-			Detail: plural(n-a.conflicts, "topic") + " held or served here, and owned by another broker: unloaded here"})
+		a.event(control.Event{Kind: "topics", To: "foreign_owner", Epoch: a.grant.Epoch,
+			Detail: control.Plural(n-a.conflicts, "topic") + " held or served here, and owned by another broker: unloaded here"})
 	}
 	a.conflicts = n
 }

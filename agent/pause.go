@@ -2,80 +2,15 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
-	"strings"
 	"time"
-	"unicode"
 
 	"holdfast/agent/config"
+	"holdfast/agent/control"
 	"holdfast/agent/process"
 	"holdfast/recovery"
 )
-
-// PauseRequest asks for a maintenance pause: recovery waits, the lease and the
-// fencing stay.
-type PauseRequest struct {
-	Owner      string  `json:"owner"`
-	Reason     string  `json:"reason"`
-	ForSeconds float64 `json:"for_seconds"`
-}
-
-// PauseStatus is a pause that is in force.
-type PauseStatus struct {
-	Owner            string    `json:"owner"`
-	Reason           string    `json:"reason"`
-	Until            time.Time `json:"until"`
-	RemainingSeconds float64   `json:"remaining_seconds"`
-}
-
-// PauseAnswer is what a request to pause or to resume led to.
-type PauseAnswer struct {
-	BrokerID string       `json:"broker_id"`
-	Pause    *PauseStatus `json:"pause"`  // in force now; null: none
-	Before   *PauseStatus `json:"before"` // what it replaced or ended; null: nothing
-}
-
-const maxOwner = 100 // bytes
-
-// Validate says what is missing or out of bounds, each in a line of its own.
-func (r PauseRequest) Validate() error {
-	var errs []error
-	add := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	d := r.lasts()
-	switch {
-	case r.ForSeconds == 0:
-		add("--for: required: give how long, such as 30m, at least %s and at most 24h", recovery.MinPause)
-	case d > recovery.MaxPause:
-		add("--for %s: more than 24h: give at most 24h, and pause again if need be", config.FormatDuration(d))
-	case d < recovery.MinPause:
-		add("--for %s: less than %s: give at least that", d, recovery.MinPause)
-	}
-	for _, word := range []struct {
-		name, text, remedy string
-		most               int
-	}{
-		{"owner", r.Owner, "give who answers for the pause, such as a name or a ticket", maxOwner},
-		{"reason", r.Reason, "give why, for those who find the broker paused", maxReason},
-	} {
-		switch {
-		case strings.TrimSpace(word.text) == "":
-			add("--%s: required: %s", word.name, word.remedy)
-		case len(word.text) > word.most:
-			add("--%s: %d bytes long: at most %d", word.name, len(word.text), word.most)
-		case strings.ContainsFunc(word.text, unicode.IsControl):
-			add("--%s: has a line break or another control character: write one line of text", word.name)
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// lasts bounds what a number of seconds may be, so that none overflows.
-func (r PauseRequest) lasts() time.Duration {
-	const beyond = 1000 * recovery.MaxPause
-	return time.Duration(max(-1, min(r.ForSeconds, beyond.Seconds())) * float64(time.Second))
-}
 
 // paused reports whether a pause is in force: recovery waits, and whatever keeps the broker from
 // serving what is not its own goes on. It may be asked from anywhere.
@@ -99,12 +34,12 @@ func (a *agent) pauseEnds() time.Time {
 }
 
 // pauseStatus is the pause in force, nil if there is none.
-func (a *agent) pauseStatus() *PauseStatus {
+func (a *agent) pauseStatus() *control.PauseStatus {
 	p, left := a.pausing.Load(), a.pauseLeft()
 	if p == nil || left == 0 {
 		return nil
 	}
-	return &PauseStatus{Owner: p.Owner, Reason: p.Reason, Until: p.Until, RemainingSeconds: seconds(left)}
+	return &control.PauseStatus{Owner: p.Owner, Reason: p.Reason, Until: p.Until, RemainingSeconds: seconds(left)}
 }
 
 // restorePause takes up the pause of the sidecar before this one. One that is over
@@ -132,7 +67,7 @@ func (a *agent) beginPause(p recovery.Pause) {
 	a.forbear()
 	a.log.Warn("recovery is paused: the lease, the fencing and an operator's commands go on", "owner", p.Owner, "reason", p.Reason,
 		"until", p.Until.Format(time.RFC3339))
-	a.event(Event{Kind: "operator", To: "paused", Reason: "operator", Epoch: a.grant.Epoch,
+	a.event(control.Event{Kind: "operator", To: "paused", Reason: "operator", Epoch: a.grant.Epoch,
 		Detail: fmt.Sprintf("by %s until %s: %s", p.Owner, p.Until.Format(time.RFC3339), p.Reason)})
 }
 
@@ -144,7 +79,7 @@ func (a *agent) endPause(reason string) {
 	}
 	a.remember(func(m *memory) { m.Pause = nil })
 	a.log.Info("recovery goes on", "reason", reason, "owner", p.Owner)
-	a.event(Event{Kind: "operator", From: "paused", To: "resumed", Reason: reason, Epoch: a.grant.Epoch,
+	a.event(control.Event{Kind: "operator", From: "paused", To: "resumed", Reason: reason, Epoch: a.grant.Epoch,
 		Detail: fmt.Sprintf("the pause by %s (%s)", p.Owner, p.Reason)})
 	a.forbear()
 	a.keeper.Reestablish() // the decision that waited, if there is one
@@ -158,22 +93,22 @@ func (a *agent) watchPause() {
 }
 
 // pause begins a pause, in place of the one before if there is one.
-func (a *agent) pause(ctx context.Context, req PauseRequest) (PauseAnswer, error) {
+func (a *agent) pause(ctx context.Context, req control.PauseRequest) (control.PauseAnswer, error) {
 	if err := req.Validate(); err != nil {
-		return PauseAnswer{}, &ExitError{ExitUsage, err}
+		return control.PauseAnswer{}, control.UsageError(err)
 	}
 	return a.changePause(ctx, func() {
-		a.beginPause(recovery.NewPause(req.Owner, req.Reason, req.lasts(), time.Now(), a.bootID, time.Duration(a.clock())))
+		a.beginPause(recovery.NewPause(req.Owner, req.Reason, req.Lasts(), time.Now(), a.bootID, time.Duration(a.clock())))
 	})
 }
 
 func (a *agent) serveResume(w http.ResponseWriter, r *http.Request) {
 	answer, err := a.changePause(r.Context(), func() { a.endPause("operator") })
-	respond(w, answer, err)
+	control.Respond(w, answer, err)
 }
 
 // changePause has the loop make a change, and returns when the loop has acted on it.
-func (a *agent) changePause(ctx context.Context, change func()) (answer PauseAnswer, err error) {
+func (a *agent) changePause(ctx context.Context, change func()) (answer control.PauseAnswer, err error) {
 	ctx, cancel := context.WithTimeout(ctx, setModeTimeout)
 	defer cancel()
 	err = a.await(ctx, func() {

@@ -10,12 +10,13 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/agent/control"
 	"holdfast/cluster"
 	"holdfast/recovery"
 )
 
 // ask makes a request of the control socket.
-func (l *sidecarLife) ask(path string, body any) (code int, answer PauseAnswer, raw string) {
+func (l *sidecarLife) ask(path string, body any) (code int, answer control.PauseAnswer, raw string) {
 	l.t.Helper()
 	b, err := json.Marshal(body)
 	if err != nil {
@@ -34,7 +35,7 @@ func (l *sidecarLife) ask(path string, body any) (code int, answer PauseAnswer, 
 
 func (l *sidecarLife) pause(d time.Duration) {
 	l.t.Helper()
-	if code, _, raw := l.ask("/v1/pause", PauseRequest{Owner: "ops", Reason: "disk swap", ForSeconds: d.Seconds()}); code != http.StatusOK {
+	if code, _, raw := l.ask("/v1/pause", control.PauseRequest{Owner: "ops", Reason: "disk swap", ForSeconds: d.Seconds()}); code != http.StatusOK {
 		l.t.Fatalf("%d %s", code, raw)
 	}
 }
@@ -86,7 +87,7 @@ func TestPausingAgainReplacesAndResumingTwiceIsNothing(t *testing.T) {
 	inLife(t, nil, func(l *sidecarLife) {
 		l.pause(time.Hour)
 		l.until(l.age() + time.Minute)
-		_, answer, _ := l.ask("/v1/pause", PauseRequest{Owner: "dba", Reason: "tests", ForSeconds: 60})
+		_, answer, _ := l.ask("/v1/pause", control.PauseRequest{Owner: "dba", Reason: "tests", ForSeconds: 60})
 		if answer.Pause == nil || answer.Pause.Owner != "dba" || answer.Pause.RemainingSeconds != 60 ||
 			answer.Before == nil || answer.Before.Owner != "ops" || answer.Before.RemainingSeconds != 3540 {
 			t.Errorf("%+v %+v", answer.Pause, answer.Before)
@@ -126,7 +127,7 @@ func TestAPauseIsOnDiskBeforeItIsConfirmed(t *testing.T) {
 			l.dir.path = path
 		}
 		disk("/proc/holdfast")
-		if code, _, raw := l.ask("/v1/pause", PauseRequest{"ops", "disk swap", 60}); code != http.StatusServiceUnavailable || !strings.Contains(raw, "would not know of it") {
+		if code, _, raw := l.ask("/v1/pause", control.PauseRequest{Owner: "ops", Reason: "disk swap", ForSeconds: 60}); code != http.StatusServiceUnavailable || !strings.Contains(raw, "would not know of it") {
 			t.Errorf("on a disk that takes nothing: %d %s", code, raw)
 		}
 		disk(kept)
@@ -137,22 +138,22 @@ func TestAPauseIsRefusedByNameAndRemedy(t *testing.T) {
 	inLife(t, nil, func(l *sidecarLife) {
 		for _, c := range []struct {
 			name string
-			req  PauseRequest
+			req  control.PauseRequest
 			want string
 		}{
-			{"nothing given", PauseRequest{}, "--for: required: give how long, such as 30m, at least 1s and at most 24h\n" +
+			{"nothing given", control.PauseRequest{}, "--for: required: give how long, such as 30m, at least 1s and at most 24h\n" +
 				"--owner: required: give who answers for the pause, such as a name or a ticket\n--reason: required: give why, for those who find the broker paused"},
-			{"too long", PauseRequest{"ops", "disk", 86401}, "--for 24h0m1s: more than 24h: give at most 24h, and pause again if need be"},
-			{"backwards", PauseRequest{"ops", "disk", -1e300}, "--for -1s: less than 1s: give at least that"},
-			{"an owner of a thousand bytes", PauseRequest{strings.Repeat("o", 1000), "disk", 60}, "--owner: 1000 bytes long: at most 100"},
-			{"two lines", PauseRequest{"ops", "disk\nswap", 60}, "--reason: has a line break or another control character: write one line of text"},
+			{"too long", control.PauseRequest{Owner: "ops", Reason: "disk", ForSeconds: 86401}, "--for 24h0m1s: more than 24h: give at most 24h, and pause again if need be"},
+			{"backwards", control.PauseRequest{Owner: "ops", Reason: "disk", ForSeconds: -1e300}, "--for -1s: less than 1s: give at least that"},
+			{"an owner of a thousand bytes", control.PauseRequest{Owner: strings.Repeat("o", 1000), Reason: "disk", ForSeconds: 60}, "--owner: 1000 bytes long: at most 100"},
+			{"two lines", control.PauseRequest{Owner: "ops", Reason: "disk\nswap", ForSeconds: 60}, "--reason: has a line break or another control character: write one line of text"},
 		} {
 			code, _, raw := l.ask("/v1/pause", c.req)
 			var refusal struct {
 				Error    string `json:"error"`
 				ExitCode int    `json:"exit_code"`
 			}
-			if err := json.Unmarshal([]byte(raw), &refusal); err != nil || code != http.StatusBadRequest || refusal.ExitCode != ExitUsage || refusal.Error != c.want {
+			if err := json.Unmarshal([]byte(raw), &refusal); err != nil || code != http.StatusBadRequest || refusal.ExitCode != control.ExitUsage || refusal.Error != c.want {
 				t.Errorf("%s: %d %s", c.name, code, raw)
 			}
 		}

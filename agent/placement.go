@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"holdfast/agent/control"
 	"holdfast/brokerapi"
 	"holdfast/cluster"
 	"holdfast/recovery"
@@ -82,7 +83,7 @@ func (a *agent) newPlacer(reg prometheus.Registerer) *topics.Placer {
 
 // notePlaced tells in the journal how many topics this sidecar has moved.
 func (a *agent) notePlaced(taken, given int, epoch int64) {
-	a.event(Event{Kind: "topics", To: "placed", Epoch: epoch, Detail: fmt.Sprintf("%d taken, %d given to others", taken, given)})
+	a.event(control.Event{Kind: "topics", To: "placed", Epoch: epoch, Detail: fmt.Sprintf("%d taken, %d given to others", taken, given)})
 }
 
 // orderPlacer tells the placer what it may do. It needs the lease itself, not only that
@@ -103,7 +104,7 @@ func (a *agent) placerOrders() topics.PlacerOrders {
 const maxOthers = 50
 
 // fleetStatus is nil where nobody here watches the fleet.
-func (a *agent) fleetStatus() *FleetStatus {
+func (a *agent) fleetStatus() *control.FleetStatus {
 	if a.placer == nil {
 		return nil
 	}
@@ -111,7 +112,7 @@ func (a *agent) fleetStatus() *FleetStatus {
 	if !complete {
 		return nil
 	}
-	fleet := &FleetStatus{Others: []PeerStatus{}}
+	fleet := &control.FleetStatus{Others: []control.PeerStatus{}}
 	for _, id := range slices.Sorted(maps.Keys(peers)) {
 		p := peers[id]
 		active := p.Mode == recovery.Active || p.Mode == ""
@@ -123,7 +124,7 @@ func (a *agent) fleetStatus() *FleetStatus {
 			fleet.Active++
 		case !p.Registered && p.Mode == "": // nothing is left of it
 		case len(fleet.Others) < maxOthers:
-			fleet.Others = append(fleet.Others, PeerStatus{ID: id, Registered: p.Registered, Mode: string(p.Mode)})
+			fleet.Others = append(fleet.Others, control.PeerStatus{ID: id, Registered: p.Registered, Mode: string(p.Mode)})
 		}
 	}
 	return fleet

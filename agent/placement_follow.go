@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"holdfast/agent/control"
 	"holdfast/cluster"
 	"holdfast/recovery"
 	"holdfast/recovery/topics"
@@ -148,7 +149,7 @@ func (a *agent) followFleet(ctx context.Context) error {
 func (a *agent) ignoredRecord(key string) {
 	form := a.main.Keys().TopicRecords() + "NAMESPACE/TOPIC"
 	a.log.Warn("topic record ignored: want "+form, "key", key)
-	a.event(Event{Kind: "topics", To: "ignored", Reason: "record", Detail: key + " does not name a topic: write " + form})
+	a.event(control.Event{Kind: "topics", To: "ignored", Reason: "record", Detail: key + " does not name a topic: write " + form})
 }
 
 // followTopics feeds the placer with the topics that there are.

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"holdfast/agent/control"
 	"holdfast/agent/process"
 	"holdfast/probes"
 	"holdfast/recovery"
@@ -19,10 +20,10 @@ type snapshot struct {
 	registeredAs string
 	attachment   recovery.Attachment
 	mode         recovery.ModeRecord
-	boot         BootStatus
-	decided      *DecisionStatus // nil: others set the mode
-	suspect      bool            // see loopState
-	everReady    bool            // startup is over
+	boot         control.BootStatus
+	decided      *control.DecisionStatus // nil: others set the mode
+	suspect      bool                    // see loopState
+	everReady    bool                    // startup is over
 	conflict     string
 	leaving      string // why a broker that leaves keeps clients away; empty: it does not leave
 	left         bool   // its process has ended on purpose, and that is noted
@@ -127,11 +128,11 @@ func (a *agent) readyChecks() []probes.Check {
 			case !p.ServedKnown:
 				return errors.New("topics of the broker not listed yet")
 			case p.Missing == 0 && p.Orphan > 0:
-				return errors.New(plural(p.Orphan, "topic") + " served that belong elsewhere: to be quarantined first")
+				return errors.New(control.Plural(p.Orphan, "topic") + " served that belong elsewhere: to be quarantined first")
 			case p.Missing == 0:
 				return errors.New("to be looked at again when the broker is up and attached")
 			}
-			return errors.New(plural(p.Missing, "topic") + " of " + strconv.Itoa(p.Assigned) + " not loaded yet" + a.lockTrouble())
+			return errors.New(control.Plural(p.Missing, "topic") + " of " + strconv.Itoa(p.Assigned) + " not loaded yet" + a.lockTrouble())
 		}},
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"holdfast/agent/config"
+	"holdfast/agent/control"
 	"holdfast/agent/process"
 	"holdfast/brokerapi"
 	"holdfast/probes"
@@ -246,7 +247,7 @@ func (a *agent) noteRecognition(seen probes.ProcessView, judged recognition, why
 		a.log.Info("the broker's process is recognized", "pid", seen.Pid, "name", seen.Name)
 	case isForeign:
 		a.log.Error("not the broker's process: it is left alone, and nothing stops the broker", "pid", seen.Pid, "detail", why)
-		a.event(Event{Kind: "process", To: "foreign", Epoch: a.memory.Epoch, Detail: why})
+		a.event(control.Event{Kind: "process", To: "foreign", Epoch: a.memory.Epoch, Detail: why})
 	case unrecognized:
 		a.log.Warn("cannot tell whether this is the broker's process: it is taken for it", "pid", seen.Pid, "name", seen.Name, "detail", why)
 	}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"holdfast/agent/config"
+	"holdfast/agent/control"
 	"holdfast/agent/lease"
 	"holdfast/agent/process"
 	"holdfast/brokerapi"
@@ -148,8 +149,8 @@ func TestCheckRefusesTheProcessOfAnother(t *testing.T) {
 	c := natsDefaults()
 	c.BrokerAdmin, c.BrokerPIDFile = "nats://"+socket.Addr().String(), file
 	f := recognizeFinding(t.Context(), c, Finding{What: "process"}, brokerapi.Report{Instance: "a", StartedAt: us.StartedAt})
-	var exit *ExitError
-	if !errors.As(f.Err, &exit) || exit.Code != ExitRefused {
+	var exit *control.ExitError
+	if !errors.As(f.Err, &exit) || exit.Code != control.ExitRefused {
 		t.Fatalf("%v", f.Err)
 	}
 	for _, part := range []string{"--broker-pid-file " + file, fmt.Sprintf("process %d (sleep)", pid), "is not the broker that answers at nats://127.0.0.1:",
@@ -174,8 +175,8 @@ func TestCheckRefusesProcess1(t *testing.T) {
 		t.Fatal(err)
 	}
 	f := checkProcess(c.Effective(), slog.New(slog.DiscardHandler))
-	var exit *ExitError
-	if !errors.As(f.Err, &exit) || exit.Code != ExitRefused || !strings.Contains(f.Err.Error(), "leads to process 1 (") {
+	var exit *control.ExitError
+	if !errors.As(f.Err, &exit) || exit.Code != control.ExitRefused || !strings.Contains(f.Err.Error(), "leads to process 1 (") {
 		t.Errorf("%v", f.Err)
 	}
 }
@@ -259,8 +260,8 @@ func TestNoChildIsStartedBesideABrokerThatAnswers(t *testing.T) {
 			a.cfg.Command, a.cfg.StateDir, a.cfg.BrokerAdmin = []string{"nats-server"}, t.TempDir(), admin
 			a.child, a.broker = process.NewChild(process.ChildSettings{Command: a.cfg.Command}), tt.answering
 			err := a.refuseStranger(t.Context())
-			var exit *ExitError
-			if tt.says == "" && err != nil || tt.says != "" && (!errors.As(err, &exit) || exit.Code != ExitUsage || !strings.Contains(err.Error(), tt.says)) {
+			var exit *control.ExitError
+			if tt.says == "" && err != nil || tt.says != "" && (!errors.As(err, &exit) || exit.Code != control.ExitUsage || !strings.Contains(err.Error(), tt.says)) {
 				t.Errorf("%v", err)
 			}
 			if f := recognizeFinding(t.Context(), a.cfg, Finding{What: "process", Text: "ok"}, brokerapi.Report{}); tt.err == nil && (!f.Warn || f.Err != nil || !strings.Contains(f.Text, want)) {

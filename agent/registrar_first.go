@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"holdfast/agent/config"
+	"holdfast/agent/control"
 	"holdfast/agent/lease"
 	"holdfast/cluster"
 	"holdfast/recovery"
@@ -49,7 +50,7 @@ func (r *registrar) inventory(ctx context.Context, client *cluster.Client, seen 
 	assigned, some, err := client.Assignees(ctx, serving)
 	if cluster.Denied(err) {
 		r.strange = fmt.Sprintf("whose its %s are is not known, because etcd refuses to show all assignments: "+
-			"grant this user read on %s, or compare by hand ('holdfast fleet') and activate", plural(len(serving), "topic"), client.Keys().Brokers())
+			"grant this user read on %s, or compare by hand ('holdfast fleet') and activate", control.Plural(len(serving), "topic"), client.Keys().Brokers())
 		return nil
 	}
 	if err != nil {

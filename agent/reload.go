@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"holdfast/agent/config"
+	"holdfast/agent/control"
 	"holdfast/brokerapi/access"
 	"holdfast/cluster"
 	"holdfast/probes"
@@ -29,7 +30,7 @@ import (
 type reloading struct {
 	one  sync.Mutex                    // held during a reload: one at a time
 	now  atomic.Pointer[config.Config] // effective settings; nil: those of the start
-	last atomic.Pointer[ConfigStatus]
+	last atomic.Pointer[control.ConfigStatus]
 	// shown is what etcd was shown when the settings in force were taken up.
 	shown [sha256.Size]byte
 }
@@ -43,19 +44,11 @@ func (a *agent) settings() *config.Config {
 	return &a.cfg
 }
 
-// Reloaded is the answer to a reload that was taken up.
-type Reloaded struct {
-	BrokerID string   `json:"broker_id"`
-	Changed  []string `json:"changed"` // "health-fall: 3 → 5"; empty: nothing differs
-	// Found is what was tried, with what came of it, and what another source overrides.
-	Found []string `json:"found,omitempty"`
-}
-
 // reload reads the settings anew and takes up what changed, all of it or nothing. First
 // everything is read, validated and tried; what follows cannot fail. by is who asked.
 // Errors are *ExitError: ExitUsage for settings that cannot work, ExitRefused for those
 // that need a restart.
-func (a *agent) reload(ctx context.Context, by string) (Reloaded, error) {
+func (a *agent) reload(ctx context.Context, by string) (control.Reloaded, error) {
 	a.reloading.one.Lock()
 	defer a.reloading.one.Unlock()
 	a.sayReloading()
@@ -63,7 +56,7 @@ func (a *agent) reload(ctx context.Context, by string) (Reloaded, error) {
 	next, done, err := a.prepare(ctx, shown != a.reloading.shown)
 	if err != nil {
 		a.noteReload(err, by, done)
-		return Reloaded{}, err
+		return control.Reloaded{}, err
 	}
 	a.reloading.shown = shown
 	a.takeSettings(next)
@@ -84,12 +77,12 @@ func shownToEtcd(c config.Config) [sha256.Size]byte {
 }
 
 // prepare does everything of a reload that can fail.
-func (a *agent) prepare(ctx context.Context, shownAnew bool) (next config.Config, done Reloaded, err error) {
+func (a *agent) prepare(ctx context.Context, shownAnew bool) (next config.Config, done control.Reloaded, err error) {
 	if next, err = a.cfg.Again(); err != nil {
-		return next, done, wrongSetting(err)
+		return next, done, control.UsageError(err)
 	}
 	running := *a.settings()
-	if a.shadow != nil && filepath.Join(next.StateDir, shadowDir) == running.StateDir {
+	if a.shadow != nil && filepath.Join(next.StateDir, control.ShadowDir) == running.StateDir {
 		running.StateDir = next.StateDir // as it was before it became the shadow's own
 	}
 	if done.Changed, err = planReload(running, next); err != nil {
@@ -97,7 +90,7 @@ func (a *agent) prepare(ctx context.Context, shownAnew bool) (next config.Config
 	}
 	if a.world.Try != nil {
 		if done.Found, err = a.world.Try(ctx, next, shownAnew); err != nil {
-			return next, done, wrongSetting(err)
+			return next, done, control.UsageError(err)
 		}
 	}
 	done.Found = append(done.Found, next.Overridden()...)
@@ -115,7 +108,7 @@ func planReload(running, next config.Config) ([]string, error) {
 	if len(changed) > 0 {
 		text += "; and so nothing was applied, not " + strings.Join(changed, ", ") + " either"
 	}
-	return nil, refused(text + ": restart the sidecar, or take it back")
+	return nil, control.Refused(text + ": restart the sidecar, or take it back")
 }
 
 // takeSettings puts the settings in force. It cannot fail.
@@ -146,9 +139,9 @@ func reconcilerSettings(c config.Config) topics.ReconcilerSettings {
 }
 
 // noteReload tells everybody how a reload went.
-func (a *agent) noteReload(err error, by string, done Reloaded) {
+func (a *agent) noteReload(err error, by string, done control.Reloaded) {
 	now := time.Now().UTC()
-	status := ConfigStatus{}
+	status := control.ConfigStatus{}
 	if last := a.reloading.last.Load(); last != nil {
 		status = *last
 	}
@@ -158,11 +151,11 @@ func (a *agent) noteReload(err error, by string, done Reloaded) {
 		what = strings.Join(strings.Split(err.Error(), "\n"), "; ")
 		status.Error, status.FailedAt = what, &now
 		a.log.Error("settings not applied: those from before stay", "by", by, "err", what)
-		a.event(Event{Kind: "config", To: "refused", Reason: by, Detail: what})
+		a.event(control.Event{Kind: "config", To: "refused", Reason: by, Detail: what})
 	} else {
 		status.Error, status.FailedAt, status.ReloadedAt = "", nil, &now
 		a.log.Info("settings read anew", "by", by, "changed", what)
-		a.event(Event{Kind: "config", To: "reloaded", Reason: by, Detail: what})
+		a.event(control.Event{Kind: "config", To: "reloaded", Reason: by, Detail: what})
 	}
 	a.reloading.last.Store(&status)
 	if a.systemd != nil {
@@ -213,16 +206,16 @@ func (a *agent) followHangups(ctx context.Context) error {
 }
 
 // configStatus is never nil.
-func (a *agent) configStatus() ConfigStatus {
+func (a *agent) configStatus() control.ConfigStatus {
 	if s := a.reloading.last.Load(); s != nil {
 		return *s
 	}
-	return ConfigStatus{}
+	return control.ConfigStatus{}
 }
 
 func (a *agent) serveReload(w http.ResponseWriter, r *http.Request) {
 	done, err := a.reload(r.Context(), "holdfast reload")
-	respond(w, done, err)
+	control.Respond(w, done, err)
 }
 
 // reloadPath is the one thing on the web listener that is no read.
@@ -232,12 +225,12 @@ const reloadPath = "/-/reload"
 func (a *agent) serveWebReload(w http.ResponseWriter, r *http.Request) {
 	access, err := config.ReadWebAccess(a.cfg.WebConfigFile)
 	if err != nil || !access.Shown(r) {
-		refuseWith(w, http.StatusForbidden, ExitRefused, errors.New("POST "+reloadPath+
+		control.RefuseWith(w, http.StatusForbidden, control.ExitRefused, errors.New("POST "+reloadPath+
 			" is only for those who show a password or a certificate: set --web-config-file with basic_auth_users or RequireAndVerifyClientCert; or send SIGHUP, or run 'holdfast reload'"))
 		return
 	}
 	done, err := a.reload(r.Context(), "POST "+reloadPath)
-	respond(w, done, err)
+	control.Respond(w, done, err)
 }
 
 // tryAccess reads the files that settings name, as they will be used, and has etcd judge the user and

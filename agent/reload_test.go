@@ -22,6 +22,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast/agent/config"
+	"holdfast/agent/control"
 	"holdfast/probes"
 )
 
@@ -114,9 +115,9 @@ func TestAReloadTakesUpWhatChangedAndTellsEverybody(t *testing.T) {
 		if s.Config.Error != "" || s.Config.ReloadedAt == nil || !s.Config.ReloadedAt.Equal(time.Now()) {
 			t.Errorf("%+v", s.Config)
 		}
-		events, _ := l.journal.since(0)
+		events, _ := l.journal.Since(0)
 		if e := events[len(events)-1]; e.Kind != "config" || e.To != "reloaded" || e.Reason != "SIGHUP" || !strings.Contains(e.Detail, "health-fall: 3 → 5") ||
-			!strings.Contains(explain(e, *l.settings()).Why, "in force") {
+			!strings.Contains(control.Explain(e, *l.settings()).Why, "in force") {
 			t.Errorf("%+v", e)
 		}
 		if l.settings().DetachmentRecoverWindow != 4*time.Second || l.cfg.DetachmentRecoverWindow != 2*time.Second {
@@ -180,16 +181,16 @@ func TestAReloadThatCannotBeTakenUpWholeIsNotTakenUpAtAll(t *testing.T) {
 		code             int
 		try              error
 	}{
-		{name: "a lease that others were told of", text: "health-fall: 5\nlease-ttl: 20s\n", code: ExitRefused,
+		{name: "a lease that others were told of", text: "health-fall: 5\nlease-ttl: 20s\n", code: control.ExitRefused,
 			want: "lease-ttl: 32s → 20s needs a restart; renew-interval: 4s → 2.5s needs a restart; lease-detach-margin: 10.667s → 6.667s needs a restart; " +
 				"and so nothing was applied, not health-fall: 3 → 5 either: restart the sidecar, or take it back"},
-		{name: "a value that is none", text: "health-fall: many\n", code: ExitUsage,
+		{name: "a value that is none", text: "health-fall: many\n", code: control.ExitUsage,
 			want: `holdfast.yaml:1: health-fall "many": not a whole number: write digits only, such as 3`},
-		{name: "a setting that there is not", text: "health-fall: 5\nlease-tll: 32s\n", code: ExitUsage,
+		{name: "a setting that there is not", text: "health-fall: 5\nlease-tll: 32s\n", code: control.ExitUsage,
 			want: "holdfast.yaml:2: lease-tll: unknown setting: did you mean lease-ttl?"},
-		{name: "values that do not go together", text: "health-fall: 5\nload-concurrency: 0\nhealth-timeout: 0s\n", code: ExitUsage,
+		{name: "values that do not go together", text: "health-fall: 5\nload-concurrency: 0\nhealth-timeout: 0s\n", code: control.ExitUsage,
 			want: "holdfast.yaml:2: load-concurrency 0: must be at least 1; holdfast.yaml:3: health-timeout 0s: must be at least 1ms"},
-		{name: "files that cannot be used", text: "health-fall: 5\n", code: ExitUsage, try: errors.New("--broker-token-file: empty"),
+		{name: "files that cannot be used", text: "health-fall: 5\n", code: control.ExitUsage, try: errors.New("--broker-token-file: empty"),
 			want: "--broker-token-file: empty"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -198,7 +199,7 @@ func TestAReloadThatCannotBeTakenUpWholeIsNotTakenUpAtAll(t *testing.T) {
 				l.world.Try = func(context.Context, config.Config, bool) ([]string, error) { return nil, tt.try }
 				f.write(tt.text)
 				_, err := l.reload(context.Background(), "SIGHUP")
-				var exit *ExitError
+				var exit *control.ExitError
 				if !errors.As(err, &exit) || exit.Code != tt.code {
 					t.Fatalf("%v", err)
 				}

@@ -3,6 +3,7 @@ package agent
 import (
 	"time"
 
+	"holdfast/agent/control"
 	"holdfast/probes"
 )
 
@@ -111,10 +112,10 @@ func (a *agent) noteSaved(err error) {
 	switch was, _ := a.saveFails.Swap(why).(string); {
 	case why != "" && was == "":
 		a.log.Error("state not saved: a restart of this sidecar would know less", "err", err)
-		a.event(Event{Kind: "agent", To: "state_unsaved", Detail: why})
+		a.event(control.Event{Kind: "agent", To: "state_unsaved", Detail: why})
 	case why == "" && was != "":
 		a.log.Info("state saved again")
-		a.event(Event{Kind: "agent", From: "state_unsaved", To: "state_saved"})
+		a.event(control.Event{Kind: "agent", From: "state_unsaved", To: "state_saved"})
 	}
 }
 

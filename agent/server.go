@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/exporter-toolkit/web"
 
 	"holdfast/agent/config"
+	"holdfast/agent/control"
 	"holdfast/probes"
 )
 
@@ -97,7 +98,7 @@ func listen(setting, network, addr string) (net.Listener, error) {
 		if errors.As(err, &op) {
 			why = op.Err
 		}
-		return nil, &ExitError{ExitUsage, fmt.Errorf("%s %s: %w: free the address or set another", setting, addr, why)}
+		return nil, control.UsageError(fmt.Errorf("%s %s: %w: free the address or set another", setting, addr, why))
 	}
 	return l, nil
 }
@@ -133,10 +134,10 @@ func (c *controlListener) bind() error {
 	if info, err := os.Lstat(path); err == nil && info.Mode()&os.ModeSocket != 0 {
 		if other, err := net.DialTimeout("unix", path, time.Second); err == nil {
 			other.Close()
-			return &ExitError{ExitUsage, fmt.Errorf("%s %s: another process answers on it: give each sidecar its own", setting, path)}
+			return control.UsageError(fmt.Errorf("%s %s: another process answers on it: give each sidecar its own", setting, path))
 		}
 		if err := os.Remove(path); err != nil {
-			return &ExitError{ExitUsage, fmt.Errorf("%s %s: %w", setting, path, err)}
+			return control.UsageError(fmt.Errorf("%s %s: %w", setting, path, err))
 		}
 	}
 	l, err := listen(setting, "unix", path)
@@ -148,7 +149,7 @@ func (c *controlListener) bind() error {
 	err = os.Chmod(path, 0o600)
 	info, statErr := os.Lstat(path)
 	if err = cmp.Or(err, statErr); err != nil {
-		return errors.Join(&ExitError{ExitUsage, fmt.Errorf("%s %s: %s", setting, path, config.Cause(err))}, next.Close())
+		return errors.Join(control.UsageError(fmt.Errorf("%s %s: %s", setting, path, config.Cause(err))), next.Close())
 	}
 	if c.current != nil {
 		c.current.Close()

@@ -437,7 +437,7 @@ func TestTheControlSocketIsForItsOwnUserByModeAndByCredentials(t *testing.T) {
 
 // snapshotOfState is all that a request could change in a sidecar that does not run.
 func snapshotOfState(a *agent) string {
-	events, _ := a.journal.since(0)
+	events, _ := a.journal.Since(0)
 	return fmt.Sprint(a.status().Mode, a.status().Reason, a.pausing.Load(), len(events), len(a.inbox))
 }
 

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"holdfast/agent/config"
+	"holdfast/agent/control"
 	"holdfast/agent/lease"
 	"holdfast/probes"
 	"holdfast/recovery"
@@ -107,7 +107,7 @@ func (a *agent) noteVerdict(next recovery.FailureVerdict, lost bool, lastErr str
 	}
 	a.session.told = next.Reason
 	a.log.Warn("session", "sequel", next.Sequel.String(), "reason", string(next.Reason), "detail", next.Detail, "err", lastErr)
-	a.event(Event{Kind: "registration", To: "failing", Reason: string(next.Reason), Epoch: a.memory.Epoch, Detail: next.Detail})
+	a.event(control.Event{Kind: "registration", To: "failing", Reason: string(next.Reason), Epoch: a.memory.Epoch, Detail: next.Detail})
 }
 
 // retriesUsed reports whether the registrar may not register any more.
@@ -124,11 +124,11 @@ func (a *agent) endSession(end *sessionEnd) error {
 		a.noteLoss(a.lossCause()) // the registrar saw it before the loop did
 	}
 	a.log.Error("the session policy stops the broker", "reason", string(end.reason), "detail", end.detail)
-	a.event(Event{Kind: "agent", To: "shutdown", Reason: string(end.reason), Epoch: a.memory.Epoch, Detail: end.detail})
+	a.event(control.Event{Kind: "agent", To: "shutdown", Reason: string(end.reason), Epoch: a.memory.Epoch, Detail: end.detail})
 	how, err := a.stopBroker()
 	if err != nil {
 		problem := strings.ReplaceAll(err.Error(), "\n", "; ")
-		a.event(Event{Kind: "agent", To: "stopped", Reason: "broker_not_stopped", Epoch: a.memory.Epoch, Detail: problem})
+		a.event(control.Event{Kind: "agent", To: "stopped", Reason: "broker_not_stopped", Epoch: a.memory.Epoch, Detail: problem})
 		next := "stop it by hand, it may serve what others own"
 		if stands := a.guardLeft(); stands != "" {
 			next += "; " + stands
@@ -138,23 +138,12 @@ func (a *agent) endSession(end *sessionEnd) error {
 	if a.guard != nil {
 		a.guard.Disarm()
 	}
-	a.event(Event{Kind: "agent", To: "stopped", Reason: "broker_stopped", Epoch: a.memory.Epoch, Detail: how})
+	a.event(control.Event{Kind: "agent", To: "stopped", Reason: "broker_stopped", Epoch: a.memory.Epoch, Detail: how})
 	next := "find out what cut it off, then start the broker and this sidecar again"
 	if end.reason == recovery.ReasonRetriesUsedUp {
 		next = "bring etcd back, then start the broker and this sidecar again"
 	}
 	return a.sessionError(end, "the broker was stopped ("+how+"): "+next)
-}
-
-// comesBack is what becomes of a broker that was declared dead, by the session policy.
-func comesBack(c config.Config) string {
-	switch recovery.Policy(c.SessionExpiredPolicy) {
-	case recovery.PolicyReconnect:
-		return "it registers again and goes on with the topics that are still its own"
-	case recovery.PolicyShutdown:
-		return "it is stopped and this sidecar ends"
-	}
-	return "it comes back drained: active by itself if none of them lived on, else by 'holdfast activate'"
 }
 
 // sessionError is the last line of a sidecar that its session policy ended. It names
@@ -164,7 +153,7 @@ func (a *agent) sessionError(end *sessionEnd, then string) error {
 	if end.reason == recovery.ReasonRetriesUsedUp {
 		setting += fmt.Sprintf(", --session-retries %d", a.cfg.SessionRetries)
 	}
-	return &ExitError{ExitFailed, fmt.Errorf("%w (%s): %s", end, setting, then)}
+	return &control.ExitError{Code: control.ExitFailed, Err: fmt.Errorf("%w (%s): %s", end, setting, then)}
 }
 
 // stopBroker fences, then stops. A fence that fails does not keep the stop from

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"holdfast/agent/config"
+	"holdfast/agent/control"
 	"holdfast/cluster"
 	"holdfast/internal/raced"
 	"holdfast/recovery"
@@ -200,8 +201,8 @@ func TestTheEndOfASessionFencesThenStopsAndSaysWhy(t *testing.T) {
 				l.stopper = s
 				var err error
 				l.inLoop(func() { err = l.endSession(c.end) })
-				var exit *ExitError
-				if !errors.As(err, &exit) || exit.Code != ExitFailed || err.Error() != c.words {
+				var exit *control.ExitError
+				if !errors.As(err, &exit) || exit.Code != control.ExitFailed || err.Error() != c.words {
 					t.Errorf("got  %v\nwant %s", err, c.words)
 				}
 				if s.stops != 1 || s.saw != 1 {
@@ -211,9 +212,9 @@ func TestTheEndOfASessionFencesThenStopsAndSaysWhy(t *testing.T) {
 				if got := l.why("agent"); got != want {
 					t.Errorf("journal %q, want %q", got, want)
 				}
-				events, _ := l.journal.since(0)
+				events, _ := l.journal.Since(0)
 				for _, e := range events {
-					if x := explain(e, l.cfg); e.Kind == "agent" && strings.HasPrefix(x.Why, "The state of this sidecar changed") {
+					if x := control.Explain(e, l.cfg); e.Kind == "agent" && strings.HasPrefix(x.Why, "The state of this sidecar changed") {
 						t.Errorf("%+v is not explained", e)
 					}
 				}

@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast/agent/config"
+	"holdfast/agent/control"
 	"holdfast/brokerapi"
 	"holdfast/cluster"
 	"holdfast/probes"
@@ -45,7 +46,7 @@ var actions = []action{actRegister, actRebind, actSetMode, actLoad, actQuiesce, 
 type shadow struct {
 	count *prometheus.CounterVec
 	log   *slog.Logger
-	event func(Event)
+	event func(control.Event)
 	store shadowStore
 	// supposed reports whether the broker has that topic in its state only by what would
 	// have been done; nil: before there is a broker.
@@ -73,7 +74,7 @@ func (s *shadow) would(what action, about string) {
 	case actLoad, actQuiesce:
 	case actNotReady: // it has its own event
 	default:
-		s.event(Event{Kind: "shadow", To: string(what), Detail: about})
+		s.event(control.Event{Kind: "shadow", To: string(what), Detail: about})
 	}
 }
 
@@ -87,7 +88,7 @@ func (s *shadow) saying(text string) string {
 
 // mark tells an event that is only supposed from one that happened. The broker, its
 // process, the sidecar and its connection to etcd are real.
-func (s *shadow) mark(e Event) Event {
+func (s *shadow) mark(e control.Event) control.Event {
 	if s == nil {
 		return e
 	}
@@ -108,11 +109,8 @@ func (a *agent) shadowSummary(said string, ready bool, p topics.Progress) string
 		return "shadow: nothing is done and clients are not kept away; without --shadow it would say: " + said
 	}
 	name := a.view.Load().brokerID
-	return fmt.Sprintf("shadow: %s would be attached and active, and would serve %s; in fact nothing is done.", name, plural(p.Served, "topic"))
+	return fmt.Sprintf("shadow: %s would be attached and active, and would serve %s; in fact nothing is done.", name, control.Plural(p.Served, "topic"))
 }
-
-// shadowDir is where a shadow keeps its state, below the real one's directory.
-const shadowDir = "shadow"
 
 // enterShadow puts the shadow around the world, if --shadow asks for it.
 func (a *agent) enterShadow() {
@@ -120,7 +118,7 @@ func (a *agent) enterShadow() {
 		return
 	}
 	// What is only supposed must not be remembered by a later life that is real.
-	a.cfg.StateDir = filepath.Join(a.cfg.StateDir, shadowDir)
+	a.cfg.StateDir = filepath.Join(a.cfg.StateDir, control.ShadowDir)
 	a.log = a.log.With("shadow", true)
 	a.shadow = &shadow{count: a.wouldHave, log: a.log, event: a.event}
 	world := a.world
@@ -169,7 +167,7 @@ func (a *agent) refuseInShadow(verb string) error {
 	if a.shadow == nil {
 		return nil
 	}
-	return &ExitError{ExitRefused, fmt.Errorf("%s: this sidecar runs with --shadow, and a mode in etcd is real for everybody: restart it without --shadow", verb)}
+	return &control.ExitError{Code: control.ExitRefused, Err: fmt.Errorf("%s: this sidecar runs with --shadow, and a mode in etcd is real for everybody: restart it without --shadow", verb)}
 }
 
 // putState writes the state key, but for the shadow.

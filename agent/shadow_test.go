@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"holdfast/agent/config"
+	"holdfast/agent/control"
 	"holdfast/cluster"
 	"holdfast/recovery"
 )
@@ -83,7 +84,7 @@ func TestWhatAShadowSaysIsConditional(t *testing.T) {
 			t.Errorf("%q", s)
 		}
 		for _, kind := range []string{"mode", "registration", "readiness", "topics", "fence"} {
-			events, _ := l.journal.since(0)
+			events, _ := l.journal.Since(0)
 			for _, e := range events {
 				if e.Kind == kind && e.To != "failing" && (!e.Shadow || !strings.HasPrefix(e.Detail, "would have been, but for --shadow")) {
 					t.Errorf("%+v", e)
@@ -93,8 +94,8 @@ func TestWhatAShadowSaysIsConditional(t *testing.T) {
 	})
 }
 
-func (l *sidecarLife) told(kind, to string) (told []Event) {
-	events, _ := l.journal.since(0)
+func (l *sidecarLife) told(kind, to string) (told []control.Event) {
+	events, _ := l.journal.Since(0)
 	for _, e := range events {
 		if e.Kind == kind && e.To == to {
 			told = append(told, e)
@@ -134,8 +135,8 @@ func TestInShadowAPersonsWordIsRefused(t *testing.T) {
 			func() error { return l.activate(t.Context(), order{}) },
 			func() error { return l.drain(t.Context(), order{}) },
 		} {
-			var refused *ExitError
-			if err := steer(); !errors.As(err, &refused) || refused.Code != ExitRefused || !strings.Contains(err.Error(), "--shadow") {
+			var refused *control.ExitError
+			if err := steer(); !errors.As(err, &refused) || refused.Code != control.ExitRefused || !strings.Contains(err.Error(), "--shadow") {
 				t.Errorf("%v", err)
 			}
 		}

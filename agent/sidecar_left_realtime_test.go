@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -12,42 +13,9 @@ import (
 	"syscall"
 	"testing"
 	"time"
-)
 
-func TestAStoppedSidecarIsNamed(t *testing.T) {
-	frozen := exec.Command("sleep", "1000")
-	if err := frozen.Start(); err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		frozen.Process.Kill()
-		frozen.Wait()
-	}()
-	dir := t.TempDir()
-	if pid := stoppedSidecar(dir); pid != 0 {
-		t.Errorf("without a lock file: %d", pid)
-	}
-	if err := os.WriteFile(filepath.Join(dir, lockFile), fmt.Appendf(nil, "%d\n", frozen.Process.Pid), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if pid := stoppedSidecar(dir); pid != 0 {
-		t.Errorf("one that runs: %d", pid)
-	}
-	if err := frozen.Process.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
-	for until := time.Now().Add(10 * time.Second); stoppedSidecar(dir) != frozen.Process.Pid; time.Sleep(time.Millisecond) {
-		if time.Now().After(until) {
-			t.Fatal("not seen as stopped within 10s")
-		}
-	}
-	c := sidecar(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
-	c.stateDir = dir
-	want := fmt.Sprintf(" does not answer: its process %d is stopped (SIGSTOP): kill -CONT %d", frozen.Process.Pid, frozen.Process.Pid)
-	if _, err := c.Get(t.Context(), "/v1/status", new(Status)); err == nil || !strings.HasSuffix(err.Error(), want) { // however long it may wait
-		t.Errorf("got %v, want %s", err, want)
-	}
-}
+	"holdfast/agent/control"
+)
 
 func TestTheJournalOfASidecarThatRunsIsNotTakenForALeftOne(t *testing.T) {
 	path := t.TempDir()
@@ -55,11 +23,11 @@ func TestTheJournalOfASidecarThatRunsIsNotTakenForALeftOne(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := LeftJournal(path); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("process %d holds", os.Getpid())) {
+	if _, err := control.LeftJournal(path); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("process %d holds", os.Getpid())) {
 		t.Errorf("%v", err)
 	}
 	dir.close()
-	if events, err := LeftJournal(path); err != nil || len(events) != 0 {
+	if events, err := control.LeftJournal(path); err != nil || len(events) != 0 {
 		t.Errorf("%v, %v", events, err)
 	}
 }
@@ -97,11 +65,11 @@ func TestAGuardThatStandsWithoutASidecarIsNamed(t *testing.T) {
 	stands := fmt.Sprintf("\nthe guard of %s, process %d, stands by", dir, pid)
 	byHand := fmt.Sprintf("; to end the guard by hand: kill -KILL %d", pid)
 
-	c := NewClient(socket, dir)
-	_, status := c.Get(t.Context(), "/v1/status", new(Status))
+	c := control.NewClient(socket, dir)
+	_, status := c.Get(t.Context(), "/v1/status", new(control.Status))
 	want := "no sidecar answers on " + socket + ": is 'holdfast run' running here? give --control-socket or --state-dir" +
 		stands + ": start 'holdfast run' again" + byHand
-	if status == nil || status.Error() != want || !errors.Is(status, ErrNoSidecar) {
+	if status == nil || status.Error() != want || !errors.Is(status, control.ErrNoSidecar) {
 		t.Errorf("status: got\n%v\nwant\n%s", status, want)
 	}
 	if err := c.Gate(t.Context()); err == nil || err.Error() != want {
@@ -115,11 +83,17 @@ func TestAGuardThatStandsWithoutASidecarIsNamed(t *testing.T) {
 		t.Errorf("check: got %t %v\n%s\nwant\n%s", f.Warn, f.Err, f.Text, want)
 	}
 
-	silent := sidecar(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
-	silent.stateDir = dir
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })}
+	served := make(chan error)
+	go func() { served <- server.Serve(l) }()
+	defer func() { server.Close(); <-served }()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
-	if _, err := silent.Get(ctx, "/v1/status", new(Status)); err == nil || !strings.HasSuffix(err.Error(), "did not answer in time: see its log"+stands+byHand) {
+	if _, err := c.Get(ctx, "/v1/status", new(control.Status)); err == nil || !strings.HasSuffix(err.Error(), "did not answer in time: see its log"+stands+byHand) {
 		t.Errorf("beside a sidecar that is silent: %v", err)
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"holdfast/agent/control"
 )
 
 // streamed is a client of /api/events in virtual time.
@@ -67,18 +69,18 @@ func TestTheStreamTellsWhatTheControlSocketTells(t *testing.T) {
 		n.order("drain")
 		time.Sleep(time.Second)
 		statuses, entries := s.of("status"), s.of("journal")
-		var first, last Status
+		var first, last control.Status
 		if err := json.Unmarshal([]byte(statuses[0]), &first); err != nil {
 			t.Fatal(err)
 		}
 		if err := json.Unmarshal([]byte(statuses[len(statuses)-1]), &last); err != nil {
 			t.Fatal(err)
 		}
-		if !first.Ready.OK || first.Severity != SeverityOK || last.Mode != "drained" || last.Severity != SeverityInfo || last.Summary != n.status().Summary {
+		if !first.Ready.OK || first.Severity != control.SeverityOK || last.Mode != "drained" || last.Severity != control.SeverityInfo || last.Summary != n.status().Summary {
 			t.Errorf("first %+v, last %+v", first, last)
 		}
 		var e struct {
-			Event
+			control.Event
 			Why, Next string
 		}
 		for _, entry := range entries {

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"holdfast/agent/config"
+	"holdfast/agent/control"
 	"holdfast/agent/process"
 	"holdfast/cluster"
 	"holdfast/recovery"
@@ -51,13 +52,13 @@ type memory struct {
 	// Store says where the registration is: "state" is this very file, empty an etcd.
 	Store string `json:"store,omitempty"`
 	// Released says that the last stop gave the registration up, and that etcd has confirmed it.
-	Released bool       `json:"released,omitempty"`
-	Mode     string     `json:"mode"`
-	Reason   string     `json:"reason"`
-	By       string     `json:"by"`
-	Boot     BootStatus `json:"boot"`
+	Released bool               `json:"released,omitempty"`
+	Mode     string             `json:"mode"`
+	Reason   string             `json:"reason"`
+	By       string             `json:"by"`
+	Boot     control.BootStatus `json:"boot"`
 	// Decided is the decision that Mode comes from; nil: others set it, or an older version did.
-	Decided *DecisionStatus `json:"decided,omitempty"`
+	Decided *control.DecisionStatus `json:"decided,omitempty"`
 	// Left is the process that was to be stopped after 'holdfast leave'; nil: none is.
 	Left *leftProcess `json:"left,omitempty"`
 	// Pause is the maintenance pause in force; nil: none.
@@ -77,9 +78,6 @@ func (m memory) highest() int64 { return max(m.Revision, m.ConfirmedAt) }
 func (m memory) undone(seen cluster.Snapshot) bool {
 	return m.Released && seen.Registration != nil && seen.Registration.CreateRevision <= m.Epoch
 }
-
-// lockFile holds the pid of the sidecar that has locked it.
-const lockFile = "lock"
 
 // stateDir is the sidecar's own directory, locked against a second sidecar.
 type stateDir struct {
@@ -109,7 +107,7 @@ func (d *stateDir) take() error {
 	if err := os.MkdirAll(d.path, 0o700); err != nil {
 		return fmt.Errorf("--state-dir %s: %s: create it writable for this user, or set --state-dir", d.path, config.Cause(err))
 	}
-	if !sameFile(d.dir, d.path) {
+	if !process.SameFile(d.dir, d.path) {
 		dir, err := os.Open(d.path)
 		if err != nil {
 			return d.refused(err)
@@ -122,8 +120,8 @@ func (d *stateDir) take() error {
 		d.dir, d.here = dir, d.place()
 		d.first = cmp.Or(d.first, d.here)
 	}
-	path := filepath.Join(d.path, lockFile)
-	if sameFile(d.lock, path) {
+	path := filepath.Join(d.path, control.LockFile)
+	if process.SameFile(d.lock, path) {
 		return nil
 	}
 	lock, err := openWritable(path)
@@ -174,7 +172,7 @@ func (d *stateDir) refused(err error) error {
 }
 
 func (d *stateDir) taken() error {
-	pid, _ := os.ReadFile(filepath.Join(d.path, lockFile))
+	pid, _ := os.ReadFile(filepath.Join(d.path, control.LockFile))
 	return fmt.Errorf("--state-dir %s: another holdfast uses it (pid %s): give each sidecar a directory of its own",
 		d.path, strings.TrimSpace(string(pid)))
 }
@@ -182,17 +180,7 @@ func (d *stateDir) taken() error {
 // stands reports whether the directory, its lock and the state in it are still there.
 func (d *stateDir) stands() bool {
 	_, err := os.Stat(d.file())
-	return err == nil && sameFile(d.dir, d.path) && sameFile(d.lock, filepath.Join(d.path, lockFile))
-}
-
-// sameFile reports whether an open file is the one of that name.
-func sameFile(f *os.File, path string) bool {
-	if f == nil {
-		return false
-	}
-	ours, err := f.Stat()
-	there, statErr := os.Stat(path)
-	return err == nil && statErr == nil && os.SameFile(ours, there)
+	return err == nil && process.SameFile(d.dir, d.path) && process.SameFile(d.lock, filepath.Join(d.path, control.LockFile))
 }
 
 func (d *stateDir) close() {

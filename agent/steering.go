@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"holdfast/agent/control"
 	"holdfast/brokerapi"
 	"holdfast/recovery"
 	"holdfast/recovery/topics"
@@ -106,9 +107,9 @@ func (a *agent) noteSteering() {
 	}
 	switch v.Steering {
 	case recovery.SteerDone:
-		a.event(Event{Kind: "steer", To: string(v.To), Reason: string(a.mode.Reason), Epoch: a.memory.Epoch})
+		a.event(control.Event{Kind: "steer", To: string(v.To), Reason: string(a.mode.Reason), Epoch: a.memory.Epoch})
 	case recovery.SteerFailing:
-		a.event(Event{Kind: "steer", To: "failing", Reason: string(v.To), Epoch: a.memory.Epoch, Detail: v.LastError})
+		a.event(control.Event{Kind: "steer", To: "failing", Reason: string(v.To), Epoch: a.memory.Epoch, Detail: v.LastError})
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/grpc"
 
+	"holdfast/agent/control"
 	etcd "holdfast/cluster/memory"
 )
 
@@ -114,7 +115,7 @@ func TestSuccessionsEndWellWhateverComesTogether(t *testing.T) {
 				n.set(func() { n.loses = nil })
 				time.Sleep(time.Second)
 				is := fmt.Sprint(id)
-				n.becomes("settled as "+is, func(s Status) bool {
+				n.becomes("settled as "+is, func(s control.Status) bool {
 					return s.Registration.ID == is && s.Lease.ID != "" && (s.Ready.OK || s.Mode == "drained")
 				})
 				time.Sleep(2 * time.Minute)

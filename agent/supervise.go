@@ -5,20 +5,19 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"path/filepath"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"holdfast/agent/config"
+	"holdfast/agent/control"
 	"holdfast/agent/process"
 	"holdfast/brokerapi"
 	"holdfast/probes"
 	"holdfast/recovery"
 )
-
-// childProbe bounds the question to etcd whether a fenced broker may start again.
-const childProbe = time.Second
 
 // childRecord is the file by which a child is found again, by the next sidecar and
 // by the guard.
@@ -56,20 +55,20 @@ func checkProcess(c config.Config, log *slog.Logger) Finding {
 	f := Finding{What: "process"}
 	if len(c.Command) > 0 {
 		if err := process.CheckProgram(c.Command[0]); err != nil {
-			f.Err = wrongSetting(err)
+			f.Err = control.UsageError(err)
 			return f
 		}
 	}
 	stopper, err := brokerStopper(c, log)
 	if err != nil {
-		f.Err = wrongSetting(err)
+		f.Err = control.UsageError(err)
 		return f
 	}
 	f.Text = "stopped by " + stopper.Describe()
 	if c.BrokerPIDFile != "" || c.BrokerProcess != "" {
 		_, f.Err = brokerFinder(c).Find()
 		if errors.Is(f.Err, probes.ErrNeverBroker) {
-			f.Err = refused(f.Err.Error())
+			f.Err = control.Refused(f.Err.Error())
 		}
 	}
 	if hit, ok := stopper.Target(); ok {
@@ -98,7 +97,7 @@ func recognizeFinding(ctx context.Context, c config.Config, f Finding, who broke
 	}
 	switch verdict, why := judgeProcess(ctx, c, seen, who); verdict {
 	case isForeign:
-		f.Err = refused(why)
+		f.Err = control.Refused(why)
 	case unrecognized:
 		f.Warn = true
 		f.Text += "; cannot tell whether it is the broker: " + why
@@ -121,7 +120,7 @@ func (a *agent) openChild() {
 			if c.To == "started" || c.To == "adopted" {
 				a.childRan.Store(true)
 			}
-			a.event(Event{Kind: "process", To: c.To, Reason: c.Reason, Epoch: a.keeper.View().Grant.Epoch, Detail: c.Detail})
+			a.event(control.Event{Kind: "process", To: c.To, Reason: c.Reason, Epoch: a.keeper.View().Grant.Epoch, Detail: c.Detail})
 			a.metrics.child(c.To)
 		},
 		Log: a.log.With("part", "process"),
@@ -146,11 +145,11 @@ func (a *agent) refuseStranger(ctx context.Context) error {
 	said, err := a.broker.Probe(asking)
 	switch {
 	case errors.Is(err, brokerapi.ErrIdentity):
-		return &ExitError{ExitUsage, fmt.Errorf("%w: '-- CMD' would find its port taken", err)}
+		return control.UsageError(fmt.Errorf("%w: '-- CMD' would find its port taken", err))
 	case err != nil && said.Instance == "":
 		return nil // nobody is there
 	}
-	return &ExitError{ExitUsage, errors.New(strangerAnswers(ctx, a.cfg))}
+	return control.UsageError(errors.New(strangerAnswers(ctx, a.cfg)))
 }
 
 func strangerAnswers(ctx context.Context, c config.Config) string {
@@ -187,7 +186,7 @@ func (a *agent) mayStartChild(registered bool) (bool, string) {
 	if !a.cfg.Detach || a.shadow != nil || v.Validity.HeldAt(a.clock()) && !a.inDoubt() || !v.Validity.Known() && v.Losses == 0 && !registered {
 		return true, ""
 	}
-	ctx, cancel := context.WithTimeout(a.life0, childProbe)
+	ctx, cancel := context.WithTimeout(a.life0, control.ChildProbe)
 	defer cancel()
 	if err := a.main.Reach(ctx); err != nil {
 		return false, "its lease may be gone, and etcd does not answer: " + (&shortError{err}).Error()
@@ -217,14 +216,14 @@ func (a *agent) runChild(ctx context.Context) error {
 	var end *process.EndError
 	switch {
 	case errors.As(err, &start):
-		return &ExitError{ExitUsage, err}
+		return control.UsageError(err)
 	case errors.As(err, &end):
 		a.log.Warn("holdfast ends with its broker", "detail", end.Ending.String(), "broker_restart", a.cfg.BrokerRestart)
 		a.childEnded.Store(true)
 		if !end.Ending.Failed() && !end.Ending.Fenced {
 			return nil
 		}
-		return &ExitError{ExitFailed, fmt.Errorf("%w: --broker-restart %s does not start it again: see the broker's own log", err, a.cfg.BrokerRestart)}
+		return &control.ExitError{Code: control.ExitFailed, Err: fmt.Errorf("%w: --broker-restart %s does not start it again: see the broker's own log", err, a.cfg.BrokerRestart)}
 	}
 	return err
 }
@@ -247,7 +246,7 @@ func (a *agent) stopChild() error {
 		return err
 	}
 	a.log.Info("broker stopped", "by", how)
-	a.event(Event{Kind: "process", To: "stopped", Reason: "clean_stop", Detail: "by " + how})
+	a.event(control.Event{Kind: "process", To: "stopped", Reason: "clean_stop", Detail: "by " + how})
 	return nil
 }
 
@@ -298,4 +297,18 @@ func (a *agent) brokerTarget() process.Target {
 		return a.process.Snapshot().Target
 	}
 	return process.Target{}
+}
+
+// serveGate answers only while the loop runs: a broker that starts beside a loop that
+// hangs has nobody who fences it but the guard.
+func (a *agent) serveGate(w http.ResponseWriter, r *http.Request) {
+	ctx, cancel := context.WithTimeout(r.Context(), control.ChildProbe)
+	defer cancel()
+	if err := a.await(ctx, func() {}); err != nil {
+		control.Refuse(w, errors.New("the sidecar's loop hangs: see its log"))
+		return
+	}
+	var answer control.GateAnswer
+	answer.MayStart, answer.Reason, answer.Detail = a.mayStart()
+	control.Reply(w, answer)
 }

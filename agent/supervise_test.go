@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"holdfast/agent/config"
+	"holdfast/agent/control"
 	"holdfast/agent/process"
 	"holdfast/recovery"
 )
@@ -28,12 +29,12 @@ func TestCheckSaysHowTheBrokerIsStopped(t *testing.T) {
 	}{
 		{"pid file", func(c *config.Config) { c.BrokerPIDFile = own }, 0,
 			fmt.Sprintf("stopped by SIGTERM and SIGKILL to the process in pid file %s; now process %d", own, os.Getppid())},
-		{"pid file not there now", func(c *config.Config) { c.BrokerPIDFile = own + ".none" }, ExitFailed, "no such file"},
+		{"pid file not there now", func(c *config.Config) { c.BrokerPIDFile = own + ".none" }, control.ExitFailed, "no such file"},
 		{"stop command", func(c *config.Config) { c.StopCommand = "true --now" }, 0, "stopped by stop command true"},
-		{"stop command not there", func(c *config.Config) { c.StopCommand = "/no/such stop" }, ExitUsage, "--stop-command: /no/such: "},
-		{"stop command torn", func(c *config.Config) { c.StopCommand = "a 'b" }, ExitUsage, "--stop-command \"a 'b\": Unterminated single-quoted string"},
+		{"stop command not there", func(c *config.Config) { c.StopCommand = "/no/such stop" }, control.ExitUsage, "--stop-command: /no/such: "},
+		{"stop command torn", func(c *config.Config) { c.StopCommand = "a 'b" }, control.ExitUsage, "--stop-command \"a 'b\": Unterminated single-quoted string"},
 		{"child", func(c *config.Config) { c.Command = []string{"true"} }, 0, "stopped by SIGTERM and SIGKILL to the child process group"},
-		{"child not there", func(c *config.Config) { c.Command = []string{"/no/such"} }, ExitUsage, "start the broker /no/such: no such file or directory: give the path"},
+		{"child not there", func(c *config.Config) { c.Command = []string{"/no/such"} }, control.ExitUsage, "start the broker /no/such: no such file or directory: give the path"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c := natsDefaults()
@@ -42,8 +43,8 @@ func TestCheckSaysHowTheBrokerIsStopped(t *testing.T) {
 			f := checkProcess(c.Effective(), slog.New(slog.DiscardHandler))
 			got, code := f.Text, 0
 			if f.Err != nil {
-				got, code = f.Err.Error(), ExitFailed
-				var exit *ExitError
+				got, code = f.Err.Error(), control.ExitFailed
+				var exit *control.ExitError
 				if errors.As(f.Err, &exit) {
 					code = exit.Code
 				}

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"holdfast/agent/control"
 	"holdfast/cluster"
 	"holdfast/recovery"
 )
@@ -31,7 +32,7 @@ func (a *agent) takeUp(o outcome) {
 		a.attach(a.verdict)
 	}
 	if o.boot != "" {
-		a.boot = BootStatus{Kind: string(o.boot), Reason: string(d.Mode.Reason), Evidence: o.evidence}
+		a.boot = control.BootStatus{Kind: string(o.boot), Reason: string(d.Mode.Reason), Evidence: o.evidence}
 		a.metrics.boots.WithLabelValues(string(o.boot), a.metrics.bootReason(d.Mode.Reason)).Inc()
 		a.log.Info("broker boot", "kind", string(o.boot), "mode", string(d.Mode.Mode), "reason", string(d.Mode.Reason), "detail", d.Detail)
 		why := decidedBy(d)
@@ -44,7 +45,7 @@ func (a *agent) takeUp(o outcome) {
 			to = "registered"
 		}
 		a.log.Info(a.shadow.saying("registration"), "to", to, "lease", strconv.FormatInt(o.grant.LeaseID, 16), "ttl", o.grant.TTL, "epoch", o.grant.Epoch, "detail", d.Detail)
-		a.event(Event{Kind: "registration", To: to, Epoch: o.grant.Epoch, Detail: d.Detail})
+		a.event(control.Event{Kind: "registration", To: to, Epoch: o.grant.Epoch, Detail: d.Detail})
 	}
 	if o.former != "" {
 		a.noteSuccession(o)
@@ -58,10 +59,10 @@ func (a *agent) takeUp(o outcome) {
 		} else {
 			a.log.Warn(a.shadow.saying("registration repaired"), "was", o.repaired, "epoch", o.grant.Epoch)
 		}
-		a.event(Event{Kind: "registration", From: o.repaired, To: "repaired", Epoch: o.grant.Epoch})
+		a.event(control.Event{Kind: "registration", From: o.repaired, To: "repaired", Epoch: o.grant.Epoch})
 	}
 	if o.unread != "" && o.unread != a.unread {
-		a.event(Event{Kind: "registration", To: "unreadable_record", Epoch: o.grant.Epoch, Detail: o.unread})
+		a.event(control.Event{Kind: "registration", To: "unreadable_record", Epoch: o.grant.Epoch, Detail: o.unread})
 	}
 	a.unread = o.unread
 	a.grant, a.value, a.verified, a.tookUp = o.grant, o.value, true, true
@@ -122,9 +123,9 @@ func (a *agent) takeUp(o outcome) {
 
 // noteSuccession tells that a process of the broker has taken over from the one before.
 func (a *agent) noteSuccession(o outcome) {
-	detail := fmt.Sprintf("the broker is registered as %s, and was as %s: %s handed over", o.instance, o.former, plural(o.moved, "assignment"))
+	detail := fmt.Sprintf("the broker is registered as %s, and was as %s: %s handed over", o.instance, o.former, control.Plural(o.moved, "assignment"))
 	a.log.Info(a.shadow.saying("succession"), "registered_as", o.instance, "former", o.former, "assignments", o.moved, "epoch", o.grant.Epoch)
-	a.event(Event{Kind: "registration", From: o.former, To: "succeeded", Epoch: o.grant.Epoch, Detail: detail})
+	a.event(control.Event{Kind: "registration", From: o.former, To: "succeeded", Epoch: o.grant.Epoch, Detail: detail})
 }
 
 // keySeen is the registration as the watch last showed it; kv nil: gone.

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"bytes"
+	"log/slog"
 	"strings"
 	"testing"
 )
@@ -14,7 +15,7 @@ func TestAnAdoptionIsNoRepair(t *testing.T) {
 	} {
 		inLife(t, nil, func(l *sidecarLife) {
 			var log bytes.Buffer
-			l.inLoop(func() { l.log = logTo(&log) })
+			l.inLoop(func() { l.log = slog.New(slog.NewTextHandler(&log, nil)) })
 			l.deliverOutcome(t, outcome{repaired: was})
 			var text string
 			l.inLoop(func() { text = log.String() })

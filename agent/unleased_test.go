@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"holdfast/agent/config"
+	"holdfast/agent/control"
 	"holdfast/agent/lease"
 	"holdfast/brokerapi"
 	"holdfast/cluster"
@@ -173,7 +174,7 @@ func (o *ownCluster) ask(setting, method, path, body string) *httptest.ResponseR
 	return answer
 }
 
-func (o *ownCluster) status() (s Status) {
+func (o *ownCluster) status() (s control.Status) {
 	if err := json.Unmarshal(o.ask("--control-socket", http.MethodGet, "/v1/status", "").Body.Bytes(), &s); err != nil {
 		o.t.Error(err)
 	}
@@ -485,7 +486,7 @@ func TestStatusAndMetricsSayThatNoLeaseIsHeld(t *testing.T) {
 	inOwnCluster(t, func(o *ownCluster) {
 		o.start()
 		s := o.status()
-		if s.Lease != (LeaseStatus{}) || s.Registration.State != "none" || s.Guard.State != "off" || s.Attachment != "attached" {
+		if s.Lease != (control.LeaseStatus{}) || s.Registration.State != "none" || s.Guard.State != "off" || s.Attachment != "attached" {
 			t.Errorf("%+v %+v %+v %s", s.Lease, s.Registration, s.Guard, s.Attachment)
 		}
 		page := o.ask("--web-listen", http.MethodGet, "/metrics", "").Body.String()

@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
+	"holdfast/agent/control"
 	"holdfast/agent/moving"
 	"holdfast/brokerapi"
 	"holdfast/cluster"
@@ -136,14 +137,14 @@ func inUnloading(t *testing.T, claim func(u *unloading)) {
 }
 
 func exitCode(err error) int {
-	var exit *ExitError
+	var exit *control.ExitError
 	switch {
 	case err == nil:
-		return ExitDone
+		return control.ExitDone
 	case errors.As(err, &exit):
 		return exit.Code
 	}
-	return ExitFailed
+	return control.ExitFailed
 }
 
 func TestAPlanThatCannotBeIsRefusedBeforeAnythingIsTouched(t *testing.T) {
@@ -157,31 +158,31 @@ func TestAPlanThatCannotBeIsRefusedBeforeAnythingIsTouched(t *testing.T) {
 		code    int
 		want    string
 	}{
-		{name: "no topic's name", order: unloadOrder{Topic: "t"}, code: ExitUsage, want: "want the form /namespace/topic"},
-		{name: "a topic of nobody", order: unloadOrder{Topic: "/n/x"}, code: ExitRefused, want: "no broker has it assigned: 'holdfast topics'"},
-		{name: "another's topic", order: unloadOrder{Topic: "/n/theirs"}, code: ExitRefused, want: "it is assigned to b, not to a: run this there"},
-		{name: "a topic that cannot be moved", order: unloadOrder{Topic: "/n/memory"}, code: ExitRefused, want: "a stream in memory cannot be moved"},
-		{name: "consumers at work", order: unloadOrder{Topic: "/n/busy"}, code: ExitRefused, want: "consumers are at work (2): stop them, or say --force"},
-		{name: "to nobody", order: unloadOrder{Topic: "/n/t", To: "zz"}, code: ExitRefused, want: "--to zz: no such broker: 'holdfast fleet' lists them"},
-		{name: "to itself", order: unloadOrder{Topic: "/n/t", To: "a"}, code: ExitRefused, want: "--to a: the topic is there already"},
-		{name: "to one that is gone", order: unloadOrder{Topic: "/n/t", To: "gone"}, code: ExitRefused, want: "--to gone: that broker is not registered"},
-		{name: "to one that is drained", order: unloadOrder{Topic: "/n/t", To: "drained"}, code: ExitRefused, want: "that broker is drained: 'holdfast activate' there first"},
-		{name: "to one of another driver", order: unloadOrder{Topic: "/n/t", To: "other"}, code: ExitRefused, want: "that broker's driver is http, this one's is nats"},
-		{name: "a garbled journal", order: unloadOrder{Topic: "/n/t"}, journal: "{", code: ExitRefused, want: "look at /cluster/moves/n/t in etcd, and delete it"},
+		{name: "no topic's name", order: unloadOrder{Topic: "t"}, code: control.ExitUsage, want: "want the form /namespace/topic"},
+		{name: "a topic of nobody", order: unloadOrder{Topic: "/n/x"}, code: control.ExitRefused, want: "no broker has it assigned: 'holdfast topics'"},
+		{name: "another's topic", order: unloadOrder{Topic: "/n/theirs"}, code: control.ExitRefused, want: "it is assigned to b, not to a: run this there"},
+		{name: "a topic that cannot be moved", order: unloadOrder{Topic: "/n/memory"}, code: control.ExitRefused, want: "a stream in memory cannot be moved"},
+		{name: "consumers at work", order: unloadOrder{Topic: "/n/busy"}, code: control.ExitRefused, want: "consumers are at work (2): stop them, or say --force"},
+		{name: "to nobody", order: unloadOrder{Topic: "/n/t", To: "zz"}, code: control.ExitRefused, want: "--to zz: no such broker: 'holdfast fleet' lists them"},
+		{name: "to itself", order: unloadOrder{Topic: "/n/t", To: "a"}, code: control.ExitRefused, want: "--to a: the topic is there already"},
+		{name: "to one that is gone", order: unloadOrder{Topic: "/n/t", To: "gone"}, code: control.ExitRefused, want: "--to gone: that broker is not registered"},
+		{name: "to one that is drained", order: unloadOrder{Topic: "/n/t", To: "drained"}, code: control.ExitRefused, want: "that broker is drained: 'holdfast activate' there first"},
+		{name: "to one of another driver", order: unloadOrder{Topic: "/n/t", To: "other"}, code: control.ExitRefused, want: "that broker's driver is http, this one's is nats"},
+		{name: "a garbled journal", order: unloadOrder{Topic: "/n/t"}, journal: "{", code: control.ExitRefused, want: "look at /cluster/moves/n/t in etcd, and delete it"},
 		{name: "a newer journal", order: unloadOrder{Topic: "/n/t"}, journal: strings.Replace(journal(whole, moves.Pending), `"format":1`, `"format":9`, 1),
-			code: ExitRefused, want: "of a newer version"},
+			code: control.ExitRefused, want: "of a newer version"},
 		{name: "under way to elsewhere", order: unloadOrder{Topic: "/n/t", To: "full"}, journal: journal(whole, moves.Pending),
-			code: ExitRefused, want: "it is being moved from a to b (pending): wait for it, or 'holdfast moves cancel m1'"},
+			code: control.ExitRefused, want: "it is being moved from a to b (pending): wait for it, or 'holdfast moves cancel m1'"},
 		{name: "called off, and not back yet", order: unloadOrder{Topic: "/n/t"}, journal: journal(whole, moves.Undoing),
-			code: ExitRefused, want: "(undoing): wait for it"},
+			code: control.ExitRefused, want: "(undoing): wait for it"},
 		{name: "a broker that does not say", order: unloadOrder{Topic: "/n/t"}, change: func(u *unloading) { u.mover.err = errors.New("no answer from the disk") },
-			code: ExitFailed, want: "no answer from the disk"},
+			code: control.ExitFailed, want: "no answer from the disk"},
 		{name: "detached", order: unloadOrder{Topic: "/n/t"}, change: func(u *unloading) { u.moves.SetOrders(u.moveOrders(recovery.Orders{})) },
-			code: ExitFailed, want: "broker a is not attached: 'holdfast status' says why"},
+			code: control.ExitFailed, want: "broker a is not attached: 'holdfast status' says why"},
 		{name: "etcd that takes nothing", order: unloadOrder{Topic: "/n/t"}, change: func(u *unloading) { u.store.SetFault(func(string) error { return etcd.ErrNoLeader }) },
-			code: ExitFailed, want: "check the quorum of etcd"},
+			code: control.ExitFailed, want: "check the quorum of etcd"},
 		{name: "placed by the sidecars", order: unloadOrder{Topic: "/n/t"}, change: func(u *unloading) { u.placer = &topics.Placer{} },
-			code: ExitRefused, want: "with --assignment rendezvous the sidecars place the topics"},
+			code: control.ExitRefused, want: "with --assignment rendezvous the sidecars place the topics"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			inUnloading(t, func(u *unloading) {
@@ -258,12 +259,12 @@ func TestTheControlEndpointSaysWhyAMoveCannotBeBegunOrCalledOff(t *testing.T) {
 			status, code       int
 			want               string
 		}{
-			{"POST", "/v1/unload", `{`, 400, ExitUsage, "request body"},
-			{"POST", "/v1/unload", `{"topic":"t"}`, 400, ExitUsage, "want the form /namespace/topic"},
-			{"POST", "/v1/unload", `{"topic":"/n/t","to":"a"}`, 409, ExitRefused, "is being moved from a to b"},
-			{"GET", "/v1/moves?id=zz", "", 400, ExitUsage, `move "zz": unknown: 'holdfast moves' lists them`},
-			{"POST", "/v1/moves/zz/cancel", "", 409, ExitRefused, `move "zz": unknown`},
-			{"POST", "/v1/moves/m9/cancel", "", 409, ExitRefused, "move it back with 'holdfast unload /n/gone --to a' there"},
+			{"POST", "/v1/unload", `{`, 400, control.ExitUsage, "request body"},
+			{"POST", "/v1/unload", `{"topic":"t"}`, 400, control.ExitUsage, "want the form /namespace/topic"},
+			{"POST", "/v1/unload", `{"topic":"/n/t","to":"a"}`, 409, control.ExitRefused, "is being moved from a to b"},
+			{"GET", "/v1/moves?id=zz", "", 400, control.ExitUsage, `move "zz": unknown: 'holdfast moves' lists them`},
+			{"POST", "/v1/moves/zz/cancel", "", 409, control.ExitRefused, `move "zz": unknown`},
+			{"POST", "/v1/moves/m9/cancel", "", 409, control.ExitRefused, "move it back with 'holdfast unload /n/gone --to a' there"},
 		} {
 			var r refusal
 			status := u.ask(row.method, row.path, row.body, &r)

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"holdfast/agent/config"
-	"holdfast/agent/guard"
+	"holdfast/agent/control"
 	"holdfast/agent/lease"
 	"holdfast/probes"
 	"holdfast/recovery"
@@ -17,7 +17,7 @@ import (
 )
 
 // status puts the present view together from what the parts last published.
-func (a *agent) status() Status {
+func (a *agent) status() control.Status {
 	s, v, h, p := a.view.Load(), a.keeper.View(), a.health.Snapshot(), a.reconciler.Snapshot()
 	who, _ := a.identity.get()
 	now := a.clock()
@@ -26,22 +26,22 @@ func (a *agent) status() Status {
 	if steering.Steering == recovery.SteerDone && steering.LastError != "" {
 		steering.Steering = recovery.SteerFailing // it had taken the mode, and does not again
 	}
-	st := Status{
+	st := control.Status{
 		BrokerID: s.brokerID, Driver: a.cfg.Driver, Incarnation: a.incarnation, Epoch: v.Grant.Epoch,
 		Attachment: s.attachment.String(), Mode: string(s.mode.Mode), Reason: string(s.mode.Reason), Boot: s.boot, Decided: s.decided,
-		Lease: LeaseStatus{FailureStreak: v.FailureStreak, FailingSeconds: seconds(v.FailingFor(now)), LastError: v.LastError},
-		Registration: RegistrationStatus{ID: s.registeredAs, Present: a.metrics.present.Load(), Adopted: v.Grant.Adopted,
+		Lease: control.LeaseStatus{FailureStreak: v.FailureStreak, FailingSeconds: seconds(v.FailingFor(now)), LastError: v.LastError},
+		Registration: control.RegistrationStatus{ID: s.registeredAs, Present: a.metrics.present.Load(), Adopted: v.Grant.Adopted,
 			CreateRevision: v.Grant.Epoch, State: a.registrationState(s, v)},
-		Broker: BrokerStatus{Up: h.At(time.Now()).String(), Version: who.Version, LastError: h.LastError, Steering: string(steering.Steering),
+		Broker: control.BrokerStatus{Up: h.At(time.Now()).String(), Version: who.Version, LastError: h.LastError, Steering: string(steering.Steering),
 			Held: string(s.held)},
-		Topics: TopicCounts{Assigned: p.Assigned, Served: p.Served, Missing: p.Missing, Orphan: p.Orphan,
+		Topics: control.TopicCounts{Assigned: p.Assigned, Served: p.Served, Missing: p.Missing, Orphan: p.Orphan,
 			Quarantined: p.Quarantined, Loading: p.Loading, Elsewhere: p.Elsewhere, Unreadable: p.Unreadable, Ignored: len(a.ignoredKeys()), Listed: p.ServedKnown},
-		Ready:   ReadyStatus{OK: len(causes) == 0, Causes: []string{}},
+		Ready:   control.ReadyStatus{OK: len(causes) == 0, Causes: []string{}},
 		Pause:   a.pauseStatus(),
 		Guard:   a.guardStatus(s, h.At(time.Now()) == probes.Down),
 		Fleet:   a.fleetStatus(),
 		Config:  a.configStatus(),
-		State:   StateStatus{Saved: a.unsavedWhy() == "", Error: a.unsavedWhy()},
+		State:   control.StateStatus{Saved: a.unsavedWhy() == "", Error: a.unsavedWhy()},
 		Version: a.version, Since: a.started.UTC(), At: time.Now().UTC(),
 	}
 	if t := &st.Topics; a.brokerGone() { // whatever it said last
@@ -61,24 +61,24 @@ func (a *agent) status() Status {
 	}
 	up := h.At(time.Now()) == probes.Up
 	if !up {
-		events, _ := a.journal.since(0)
-		st.StoppedBy = stoppedBy(events, who.StartedAt)
+		events, _ := a.journal.Since(0)
+		st.StoppedBy = control.StoppedBy(events, who.StartedAt)
 	}
 	st.Boot.Past = st.Boot.Kind != "unknown" && !(up && who.Instance == s.instance)
 	st.Summary = a.summary(s, v, p, h, causes, st.StoppedBy) + a.drainSentence() + a.pauseSentence()
 	if st.Shadow = a.shadow != nil; st.Shadow {
 		st.Summary = a.shadowSummary(st.Summary, len(causes) == 0, p)
 	}
-	st.Severity = severityOf(st, circumstances{everReady: s.everReady, wasRegistered: s.wasRegistered,
-		leaves:   s.leaving != "",
-		asked:    s.mode.By != recovery.ByHoldfast || s.mode.Reason == recovery.ReasonJoin,
-		mustStop: s.restart != "" || s.conflict != "",
-		risk:     a.staleView() != "" || p.GuardTripped || s.foreign != "" || a.risk != "" || s.unguarded || a.meantElsewhere(p) || !st.State.Saved})
+	st.Severity = control.SeverityOf(st, control.Circumstances{EverReady: s.everReady, WasRegistered: s.wasRegistered,
+		Leaves:   s.leaving != "",
+		Asked:    s.mode.By != recovery.ByHoldfast || s.mode.Reason == recovery.ReasonJoin,
+		MustStop: s.restart != "" || s.conflict != "",
+		Risk:     a.staleView() != "" || p.GuardTripped || s.foreign != "" || a.risk != "" || s.unguarded || a.meantElsewhere(p) || !st.State.Saved})
 	return st
 }
 
 // summary is the state in one sentence, with the next step if there is one.
-func (a *agent) summary(s *snapshot, v lease.View, p topics.Progress, h probes.HealthView, causes []probes.Cause, stopped *StopStatus) string {
+func (a *agent) summary(s *snapshot, v lease.View, p topics.Progress, h probes.HealthView, causes []probes.Cause, stopped *control.StopStatus) string {
 	name := s.brokerID
 	if name == "" {
 		name = "the broker"
@@ -89,27 +89,27 @@ func (a *agent) summary(s *snapshot, v lease.View, p topics.Progress, h probes.H
 		if s.failure.Sequel == recovery.AwaitPerson { // it does
 			next = "unless somebody acts: " + s.failure.Detail
 		}
-		return fmt.Sprintf("%s serves %s, but renewals fail (%s): %s in %s %s.", name, plural(p.Served, "topic"),
+		return fmt.Sprintf("%s serves %s, but renewals fail (%s): %s in %s %s.", name, control.Plural(p.Served, "topic"),
 			v.LastClass, a.atFencePoint(), v.Validity.FencePoint().Sub(a.clock()).Round(time.Second), next)
 	case len(causes) == 0 && p.Missing > 0 && p.Missing == p.Elsewhere:
-		return fmt.Sprintf("%s serves %d of %s; other brokers own the rest: see 'holdfast topics'.", name, p.Served, plural(p.Assigned, "topic"))
+		return fmt.Sprintf("%s serves %d of %s; other brokers own the rest: see 'holdfast topics'.", name, p.Served, control.Plural(p.Assigned, "topic"))
 	case len(causes) == 0 && a.staleView() != "": // which is also why topics do not load
-		return fmt.Sprintf("%s serves %d of %s, but %s.", name, p.Served, plural(p.Assigned, "topic"), a.staleView())
+		return fmt.Sprintf("%s serves %d of %s, but %s.", name, p.Served, control.Plural(p.Assigned, "topic"), a.staleView())
 	case len(causes) == 0 && p.Missing > 0:
-		return fmt.Sprintf("%s serves %d of %s; the others do not load: see 'holdfast topics'.", name, p.Served, plural(p.Assigned, "topic"))
+		return fmt.Sprintf("%s serves %d of %s; the others do not load: see 'holdfast topics'.", name, p.Served, control.Plural(p.Assigned, "topic"))
 	case len(causes) == 0 && p.GuardTripped:
 		return name + " is ready, and the mass-change guard waits for an operator: " + p.GuardDetail
 	case len(causes) == 0 && s.foreign != "":
-		return fmt.Sprintf("%s serves %s, but nothing can stop it in time: %s.", name, plural(p.Served, "topic"), s.foreign)
+		return fmt.Sprintf("%s serves %s, but nothing can stop it in time: %s.", name, control.Plural(p.Served, "topic"), s.foreign)
 	case len(causes) == 0 && a.risk != "":
-		return fmt.Sprintf("%s serves %s, but DANGER (--i-know): %s.", name, plural(p.Served, "topic"), a.risk)
+		return fmt.Sprintf("%s serves %s, but DANGER (--i-know): %s.", name, control.Plural(p.Served, "topic"), a.risk)
 	case len(causes) == 0 && s.unguarded:
-		return fmt.Sprintf("%s serves %s without a guard: nothing stops it if this sidecar dies or hangs; see 'holdfast events'.", name, plural(p.Served, "topic"))
+		return fmt.Sprintf("%s serves %s without a guard: nothing stops it if this sidecar dies or hangs; see 'holdfast events'.", name, control.Plural(p.Served, "topic"))
 	case len(causes) == 0 && a.placer != nil && p.Assigned == 0:
 		return fmt.Sprintf("%s is attached and active, and no topic is placed here; a topic is made by its record: etcdctl put %sshop/orders null.",
 			name, a.main.Keys().TopicRecords())
 	case len(causes) == 0:
-		return fmt.Sprintf("%s is attached, active and serves %s%s.", name, plural(p.Served, "topic"), a.unassigned(p))
+		return fmt.Sprintf("%s is attached, active and serves %s%s.", name, control.Plural(p.Served, "topic"), a.unassigned(p))
 	case s.restart != "":
 		return fmt.Sprintf("%s must be restarted: %s; stop it by hand if in doubt.", name, s.restart)
 	case s.conflict != "":
@@ -117,7 +117,7 @@ func (a *agent) summary(s *snapshot, v lease.View, p topics.Progress, h probes.H
 	case s.leaving != "":
 		return fmt.Sprintf("Clients are kept away from %s: %s.", name, s.leaving)
 	case stopped != nil:
-		return fmt.Sprintf("%s: clients are kept away%s; start it%s.", stopped.sentence(name), a.afterwards(s, v, "it"), unlessChild(a.cfg))
+		return fmt.Sprintf("%s: clients are kept away%s; start it%s.", stopped.Sentence(name), a.afterwards(s, v, "it"), unlessChild(a.cfg))
 	case s.held != "":
 		return fmt.Sprintf("%s does not answer (%s) and is held: %s; clients are kept away, its registration is renewed and nothing is stopped; look for what the brokers depend on.",
 			name, h.LastError, recovery.HeldWords(s.held))
@@ -166,7 +166,7 @@ func (a *agent) unassigned(p topics.Progress) (text string) {
 		text = fmt.Sprintf("; %d quarantined: no assignment; put %s for what no other broker has", p.Quarantined, a.assignmentForm())
 	}
 	if keys := a.ignoredKeys(); len(keys) > 0 {
-		text += fmt.Sprintf("; %s ignored (%s): no assignment, want %s", plural(len(keys), "key"), keys[0], a.assignmentForm())
+		text += fmt.Sprintf("; %s ignored (%s): no assignment, want %s", control.Plural(len(keys), "key"), keys[0], a.assignmentForm())
 	}
 	if text != "" {
 		text += "; see 'holdfast topics'"
@@ -227,13 +227,13 @@ func (a *agent) afterwards(s *snapshot, v lease.View, awaited string) string {
 	case s.left:
 		return "; it has left on purpose: back within " + config.FormatDuration(a.cfg.ReturnWithin) + " it comes back active"
 	case a.presence != nil && (!v.Validity.Known() || v.Validity.ExpiredAt(a.clock())):
-		return "; it is away for longer than the TTL: if other brokers are active when it comes back, " + comesBack(a.cfg)
+		return "; it is away for longer than the TTL: if other brokers are active when it comes back, " + control.ComesBack(a.cfg)
 	case a.presence != nil:
 		return "; if it is away for longer than the TTL and other brokers are active then, it comes back drained and waits for 'holdfast activate'"
 	case v.Validity.Known() && v.Validity.ExpiredAt(a.clock()) && a.registrationState(s, v) == "absent":
-		return "; its registration has ended: if other brokers stayed registered, " + comesBack(a.cfg)
+		return "; its registration has ended: if other brokers stayed registered, " + control.ComesBack(a.cfg)
 	case v.Validity.Known() && v.Validity.ExpiredAt(a.clock()):
-		return "; its registration may have run out: if it has and other brokers stayed registered, " + comesBack(a.cfg)
+		return "; its registration may have run out: if it has and other brokers stayed registered, " + control.ComesBack(a.cfg)
 	case s.attachment == recovery.Detached && v.Validity.Known():
 		return "; if " + awaited + " answers before the lease ends it comes back by itself"
 	case s.attachment == recovery.Detached && s.wasRegistered && a.cfg.StaysActive():
@@ -247,8 +247,8 @@ func (a *agent) afterwards(s *snapshot, v lease.View, awaited string) string {
 }
 
 // topics lists every topic that is wanted or held here.
-func (a *agent) topics() []TopicStatus {
-	list := []TopicStatus{}
+func (a *agent) topics() []control.TopicStatus {
+	list := []control.TopicStatus{}
 	held, gone := a.heldBackBy(), a.brokerGone()
 	for _, t := range a.reconciler.Topics() {
 		switch {
@@ -264,10 +264,10 @@ func (a *agent) topics() []TopicStatus {
 			t.Error = "no assignment; if no other broker has it: etcdctl put " + a.main.Keys().Assignment(a.ids.assigned.now(), t.Topic) + " null"
 		}
 		supposed := a.shadow != nil && a.shadow.supposed(t.Topic)
-		list = append(list, TopicStatus{Topic: t.Topic, State: t.State, Error: t.Error, Supposed: supposed})
+		list = append(list, control.TopicStatus{Topic: t.Topic, State: t.State, Error: t.Error, Supposed: supposed})
 	}
 	for _, key := range a.ignoredKeys() {
-		list = append(list, TopicStatus{Topic: key, State: "ignored", Error: "this key is no assignment: write " + a.assignmentForm() + ", and delete this one"})
+		list = append(list, control.TopicStatus{Topic: key, State: "ignored", Error: "this key is no assignment: write " + a.assignmentForm() + ", and delete this one"})
 	}
 	return list
 }
@@ -290,111 +290,3 @@ func (a *agent) heldBackBy() string {
 }
 
 func seconds(d time.Duration) float64 { return d.Round(time.Millisecond).Seconds() }
-
-// Plural is so many of what the noun says: 1 topic, 2 topics.
-func Plural(n int, noun string) string { return plural(n, noun) }
-
-func plural(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return strconv.Itoa(n) + " " + noun + "s"
-}
-
-// stoppedBy finds in the journal who stopped the broker's process that ran last, nil if
-// nobody did or if a process came up since. started is when that process began, zero if
-// it is not known: the guard's shot may be noted after the next one came up.
-func stoppedBy(events []Event, started time.Time) *StopStatus {
-	for i := len(events) - 1; i >= 0; i-- {
-		e := events[i]
-		at := e.when()
-		switch {
-		case e.Shadow:
-		case e.Kind == "broker" && e.To == "up", e.Kind == "process" && e.To == "started":
-			return nil
-		case e.Kind == "fence" && at.Before(started):
-			return nil
-		case e.Kind == "fence" && e.To == guard.Fired:
-			why, _, _ := strings.Cut(e.Detail, ": ")
-			return &StopStatus{By: "guard", At: at, Why: why}
-		case e.Kind == "fence" && e.To == "stopped":
-			why := "its lease was about to end, and it was not shown to serve nothing"
-			if e.Reason == stopReasonIll {
-				why = "it did not answer, while another broker was well"
-			}
-			return &StopStatus{By: "fence", At: at, Why: why}
-		}
-	}
-	return nil
-}
-
-// sentence is who stopped the broker of that name, when and why.
-func (s *StopStatus) sentence(name string) string {
-	who := "its guard"
-	if s.By == "fence" {
-		who = "the fence"
-	}
-	return name + " was stopped by " + who + " at " + s.At.UTC().Format("2006-01-02 15:04:05Z") + " (" + s.Why + ")"
-}
-
-// Severity says how much a status matters to the person who is woken by it.
-type Severity string
-
-// From the least to the most.
-const (
-	SeverityOK       Severity = "ok"       // clients may come, and nothing is to do
-	SeverityInfo     Severity = "info"     // as somebody wants it, or about to be ready
-	SeverityWarning  Severity = "warning"  // clients may come, but not for long unless somebody looks; or it waits for a person
-	SeverityCritical Severity = "critical" // clients are kept away, and nobody asked for that
-)
-
-// circumstances are what a severity depends on beside the status.
-type circumstances struct {
-	everReady     bool
-	wasRegistered bool // the broker, in this sidecar's life or before
-	leaves        bool // on purpose
-	asked         bool // for the mode, by a person or another program
-	mustStop      bool // somebody else must end the broker or its double: a restart, an identity conflict
-	risk          bool // something that would protect a ready broker does not work, or waits for a person
-}
-
-// severityOf judges a status. It agrees with the summary, which says the same in words.
-func severityOf(s Status, c circumstances) Severity {
-	judged := judge(s, c)
-	switch {
-	case s.Shadow && judged == SeverityCritical: // nothing was done: clients come as before
-		return SeverityWarning
-	case s.Pause != nil && judged == SeverityOK:
-		return SeverityInfo
-	}
-	return judged
-}
-
-func judge(s Status, c circumstances) Severity {
-	switch {
-	case s.Ready.OK && (s.Lease.FailureStreak > 0 || c.risk || s.Topics.Missing > s.Topics.Elsewhere):
-		return SeverityWarning
-	case s.Ready.OK:
-		return SeverityOK
-	case c.leaves:
-		return SeverityInfo
-	case c.mustStop, s.StoppedBy != nil:
-		return SeverityCritical
-	case s.Mode == "" && !c.wasRegistered: // it never was in the cluster, so it cannot have left it
-		if s.Lease.LastError != "" {
-			return SeverityWarning
-		}
-		return SeverityInfo
-	case s.Mode == "" && s.Lease.LastError == "": // the sidecar was started again, and takes up what is there
-		return SeverityInfo
-	case s.Mode != "active" && c.asked && s.Broker.Steering != "failing" && (s.Attachment != "detached" || s.Broker.Up == "down"):
-		return SeverityInfo // a broker that is being worked on may also be down
-	case s.Mode != "active" && c.asked:
-		return SeverityWarning
-	case s.Broker.Up == "down", s.Attachment == "detached", s.Mode == "":
-		return SeverityCritical
-	case s.Mode != "active", s.Broker.Up != "up", c.everReady:
-		return SeverityWarning
-	}
-	return SeverityInfo // it loads its topics
-}

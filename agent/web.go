@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"holdfast/agent/control"
 	"holdfast/agent/page"
 	"holdfast/probes"
 )
@@ -23,7 +24,7 @@ const maxAnswers = 32
 func (a *agent) webHandler(reg *prometheus.Registry) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{EnableOpenMetrics: true, Registry: reg}))
-	mux.HandleFunc("GET /api/status", func(w http.ResponseWriter, r *http.Request) { reply(w, a.status()) })
+	mux.HandleFunc("GET /api/status", func(w http.ResponseWriter, r *http.Request) { control.Reply(w, a.status()) })
 	mux.Handle("GET /{$}", page.Handler())
 	mux.HandleFunc("GET /-/healthy", a.answer(a.liveChecks))
 	mux.HandleFunc("GET /-/ready", a.answer(a.readyChecks))
@@ -111,7 +112,7 @@ type watched struct{ a *agent }
 // told is a journal entry with what `holdfast explain` says of it: whoever looks at a
 // page that has lost its sidecar cannot ask any more.
 type told struct {
-	Event
+	control.Event
 	Why   string `json:"why"`
 	Avoid string `json:"avoid"`
 	Next  string `json:"next,omitempty"`
@@ -134,11 +135,11 @@ func (w watched) Status() (data []byte, same string) {
 
 // Journal implements page.Source.
 func (w watched) Journal(after int64, most int) ([]page.Entry, <-chan struct{}) {
-	events, more := w.a.journal.since(after)
+	events, more := w.a.journal.Since(after)
 	events = events[:min(most, len(events))]
 	list := make([]page.Entry, 0, len(events))
 	for _, e := range events {
-		x := explain(e, *w.a.settings())
+		x := control.Explain(e, *w.a.settings())
 		data, _ := json.Marshal(told{e, x.Why, x.Avoid, x.Next})
 		list = append(list, page.Entry{ID: e.ID, Data: data})
 	}
@@ -146,4 +147,4 @@ func (w watched) Journal(after int64, most int) ([]page.Entry, <-chan struct{}) 
 }
 
 // Newest implements page.Source.
-func (w watched) Newest() int64 { return w.a.journal.newest() }
+func (w watched) Newest() int64 { return w.a.journal.Newest() }

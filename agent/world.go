@@ -10,6 +10,7 @@ import (
 	"strconv"
 
 	"holdfast/agent/config"
+	"holdfast/agent/control"
 	"holdfast/agent/lease"
 	"holdfast/agent/process"
 	"holdfast/brokerapi"
@@ -200,9 +201,9 @@ func (a *agent) noteView() {
 	a.viewStale = detail != ""
 	if a.viewStale {
 		a.log.Error("the broker does not see what changes in etcd any more", "detail", detail, "epoch", a.memory.Epoch)
-		a.event(Event{Kind: "broker", To: "stale_view", Reason: "stale_view", Epoch: a.memory.Epoch, Detail: detail})
+		a.event(control.Event{Kind: "broker", To: "stale_view", Reason: "stale_view", Epoch: a.memory.Epoch, Detail: detail})
 		return
 	}
 	a.log.Info("the broker's view is not known to be stale any more", "epoch", a.memory.Epoch)
-	a.event(Event{Kind: "broker", From: "stale_view", To: "view_cleared", Epoch: a.memory.Epoch})
+	a.event(control.Event{Kind: "broker", From: "stale_view", To: "view_cleared", Epoch: a.memory.Epoch})
 }

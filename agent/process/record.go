@@ -50,6 +50,16 @@ func (r record) save(path string) error {
 	return nil
 }
 
+// SameFile reports whether an open file is the one of that name.
+func SameFile(f *os.File, path string) bool {
+	if f == nil {
+		return false
+	}
+	ours, err := f.Stat()
+	there, statErr := os.Stat(path)
+	return err == nil && statErr == nil && os.SameFile(ours, there)
+}
+
 // Overwrite writes a file in place, for where there is no room for two: torn, it is corrupt. White space
 // follows what is shorter than before. A file that has another name, too, is left.
 func Overwrite(path string, raw []byte) error {

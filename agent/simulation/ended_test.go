@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"holdfast/agent"
+	"holdfast/agent/control"
 )
 
 // endedByItself judges a sidecar that nobody has asked to end: only its session policy
@@ -14,10 +14,10 @@ func (n *node) endedByItself(l *life, err error) {
 	if l.leaving.Swap(true) {
 		return // somebody was about to end it
 	}
-	var exit *agent.ExitError
+	var exit *control.ExitError
 	s := n.fleet.settings
 	switch {
-	case s.Policy != "shutdown" && s.Retries == 0, !errors.As(err, &exit), exit.Code != agent.ExitFailed:
+	case s.Policy != "shutdown" && s.Retries == 0, !errors.As(err, &exit), exit.Code != control.ExitFailed:
 		n.fleet.checks.fail("the sidecar of %s ended by itself: %v", n.id, err)
 	case !l.stopped.Load() && !n.broker.cannotBeStopped():
 		n.fleet.checks.fail("the sidecar of %s ended without having stopped its broker: %v", n.id, err)

@@ -7,7 +7,7 @@ import (
 	"net/http"
 	"time"
 
-	"holdfast/agent"
+	"holdfast/agent/control"
 )
 
 // pause has a person pause recovery. What is known of it is what was answered.
@@ -24,7 +24,7 @@ func (n *node) resume() {
 	n.setPause("resume", "")
 }
 
-func (n *node) setPause(verb, body string) (a agent.PauseAnswer, ok bool) {
+func (n *node) setPause(verb, body string) (a control.PauseAnswer, ok bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	answer, ok := n.ask(ctx, "--control-socket", http.MethodPost, "/v1/"+verb, body)

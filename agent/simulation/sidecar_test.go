@@ -19,6 +19,7 @@ import (
 
 	"holdfast/agent"
 	"holdfast/agent/config"
+	"holdfast/agent/control"
 	"holdfast/agent/lease"
 	"holdfast/brokerapi"
 	"holdfast/cluster"
@@ -401,8 +402,8 @@ func (n *node) why() string {
 	return strings.Join(strings.Fields(answer.Body.String()), " ")
 }
 
-func (n *node) status() (agent.Status, bool) {
-	var s agent.Status
+func (n *node) status() (control.Status, bool) {
+	var s control.Status
 	answer, ok := n.ask(context.Background(), "--control-socket", http.MethodGet, "/v1/status", "")
 	return s, ok && json.Unmarshal(answer.Body.Bytes(), &s) == nil
 }

@@ -1,4 +1,4 @@
-package agent
+package control
 
 import (
 	"bytes"
@@ -20,6 +20,13 @@ import (
 
 // What a sidecar that does not answer left in its state directory.
 
+const (
+	// LockFile holds the pid of the sidecar that has locked a state directory.
+	LockFile = "lock"
+	// ShadowDir is where a shadow keeps its state, below the real one's directory.
+	ShadowDir = "shadow"
+)
+
 // ErrNoSidecar says that nobody listens on the control socket.
 var ErrNoSidecar = errors.New("no sidecar answers")
 
@@ -32,7 +39,7 @@ func LeftJournal(stateDir string) ([]Event, error) {
 		return nil, fmt.Errorf("process %d holds --state-dir %s and does not listen on this socket: give its --control-socket, or wait until it has started", pid, dir)
 	}
 	for _, dir := range stateDirs(stateDir) {
-		j := &journal{path: filepath.Join(dir, journalFile), log: slog.New(slog.DiscardHandler), next: 1}
+		j := &Journal{path: filepath.Join(dir, journalFile), log: slog.New(slog.DiscardHandler), next: 1}
 		for _, path := range []string{j.path + ".1", j.path} {
 			f, err := os.Open(path)
 			if errors.Is(err, fs.ErrNotExist) {
@@ -65,20 +72,17 @@ func withGuard(stateDir string, err error, next string) error {
 	return fmt.Errorf("%w\n%s%s; %s", err, left, next, left.Hint())
 }
 
-// Explain is what 'holdfast explain' tells of an event, with the settings that c has.
-func Explain(e Event, c config.Config) Explanation { return explain(e, c.Effective()) }
-
 // stateDirs are where a sidecar with that --state-dir keeps its state: one with --shadow
 // keeps it apart.
 func stateDirs(stateDir string) []string {
-	return []string{stateDir, filepath.Join(stateDir, shadowDir)}
+	return []string{stateDir, filepath.Join(stateDir, ShadowDir)}
 }
 
-// lockHolder is the process that has locked a state directory; 0: none that is seen. To
+// LockHolder is the process that has locked a state directory; 0: none that is seen. To
 // ask by locking would be in the way of a sidecar that starts.
-func lockHolder(dir string) int {
+func LockHolder(dir string) int {
 	var lock unix.Stat_t
-	if unix.Stat(filepath.Join(dir, lockFile), &lock) != nil {
+	if unix.Stat(filepath.Join(dir, LockFile), &lock) != nil {
 		return 0
 	}
 	inode := ":" + strconv.FormatUint(lock.Ino, 10)
@@ -101,7 +105,7 @@ func lockHolder(dir string) int {
 // holderOf is the sidecar that has locked one of those directories; 0: none that is seen.
 func holderOf(stateDir string) (pid int, dir string) {
 	for _, dir := range stateDirs(stateDir) {
-		if pid := lockHolder(dir); pid != 0 {
+		if pid := LockHolder(dir); pid != 0 {
 			return pid, dir
 		}
 	}
@@ -109,13 +113,13 @@ func holderOf(stateDir string) (pid int, dir string) {
 }
 
 // Held reports whether a sidecar holds a state directory, be it that it starts, runs or ends.
-func Held(stateDir string) bool { return lockHolder(stateDir) != 0 }
+func Held(stateDir string) bool { return LockHolder(stateDir) != 0 }
 
 // stoppedSidecar is the sidecar of a state directory if it was stopped by a signal, 0 if
 // it was not or cannot be seen.
 func stoppedSidecar(stateDir string) int {
 	for _, dir := range stateDirs(stateDir) {
-		raw, err := os.ReadFile(filepath.Join(dir, lockFile))
+		raw, err := os.ReadFile(filepath.Join(dir, LockFile))
 		if err != nil {
 			continue
 		}

@@ -1,4 +1,4 @@
-package agent
+package control
 
 import (
 	"bufio"
@@ -158,7 +158,7 @@ func (c *Client) do(ctx context.Context, method, path string, body []byte) (*htt
 	if e.ExitCode < ExitFailed || e.ExitCode > ExitRefused {
 		e.ExitCode = ExitFailed
 	}
-	return nil, &ExitError{e.ExitCode, errors.New(strings.TrimSpace(e.Error))}
+	return nil, &ExitError{Code: e.ExitCode, Err: errors.New(strings.TrimSpace(e.Error))}
 }
 
 func (c *Client) unanswered(ctx context.Context, err error) error {

@@ -1,19 +1,19 @@
-package agent
+package control
 
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"net/http"
 	"time"
 
 	"holdfast/probes"
 )
 
 const (
+	// ChildProbe bounds the question to etcd whether a fenced broker may start again.
+	ChildProbe = time.Second
 	// gateAsk bounds one question of a gate: a probe of etcd, and some patience.
-	gateAsk = childProbe + 2*time.Second
+	gateAsk = ChildProbe + 2*time.Second
 	// gateLook is the pause between two questions.
 	gateLook = 250 * time.Millisecond
 )
@@ -24,20 +24,6 @@ type GateAnswer struct {
 	MayStart bool   `json:"may_start"`
 	Reason   string `json:"reason,omitempty"` // one word: "fenced", "paused"
 	Detail   string `json:"detail,omitempty"` // a sentence for people
-}
-
-// serveGate answers only while the loop runs: a broker that starts beside a loop that
-// hangs has nobody who fences it but the guard.
-func (a *agent) serveGate(w http.ResponseWriter, r *http.Request) {
-	ctx, cancel := context.WithTimeout(r.Context(), childProbe)
-	defer cancel()
-	if err := a.await(ctx, func() {}); err != nil {
-		refuse(w, errors.New("the sidecar's loop hangs: see its log"))
-		return
-	}
-	var answer GateAnswer
-	answer.MayStart, answer.Reason, answer.Detail = a.mayStart()
-	reply(w, answer)
 }
 
 // Gate asks once whether the broker may start now. Nil: it may.

@@ -1,4 +1,4 @@
-package agent
+package control
 
 import (
 	"bytes"
@@ -13,12 +13,10 @@ import (
 	"time"
 )
 
-func logTo(b *bytes.Buffer) *slog.Logger { return slog.New(slog.NewTextHandler(b, nil)) }
-
-func newJournal(t *testing.T, dir string) *journal {
+func newJournal(t *testing.T, dir string) *Journal {
 	t.Helper()
-	j := openJournal(dir, slog.New(slog.DiscardHandler))
-	t.Cleanup(j.close)
+	j := OpenJournal(dir, slog.New(slog.DiscardHandler))
+	t.Cleanup(j.Close)
 	return j
 }
 
@@ -31,9 +29,9 @@ func ids(events []Event) string {
 }
 
 // written waits until the file has every event.
-func written(t *testing.T, j *journal) {
+func written(t *testing.T, j *Journal) {
 	t.Helper()
-	last, _ := j.since(0)
+	last, _ := j.Since(0)
 	want := fmt.Sprintf(`{"id":%d,`, last[len(last)-1].ID)
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
 		raw, err := os.ReadFile(j.path)
@@ -52,13 +50,13 @@ func TestNobodyWaitsForADiskThatHangs(t *testing.T) {
 	if err := syscall.Mkfifo(path, 0o600); err != nil { // nobody reads it: not even opening it returns
 		t.Fatal(err)
 	}
-	j := &journal{path: path, log: slog.New(slog.DiscardHandler), next: 1, wake: make(chan struct{}),
+	j := &Journal{path: path, log: slog.New(slog.DiscardHandler), next: 1, wake: make(chan struct{}),
 		more: make(chan struct{}, 1), ending: make(chan struct{}), ended: make(chan struct{})}
 	go j.writer()
 	for range 3 * journalEvents {
-		j.add(Event{Kind: "attachment", To: "detached"})
+		j.Add(Event{Kind: "attachment", To: "detached"})
 	}
-	if all, _ := j.since(0); all[len(all)-1].ID != 3*journalEvents {
+	if all, _ := j.Since(0); all[len(all)-1].ID != 3*journalEvents {
 		t.Errorf("the last is %d", all[len(all)-1].ID)
 	}
 	read, err := os.Open(path) // the disk is well again
@@ -79,14 +77,14 @@ func TestJournalNumbersGoOnOverARestart(t *testing.T) {
 	dir := t.TempDir()
 	j := newJournal(t, dir)
 	for range 3 {
-		j.add(Event{Kind: "mode", To: "active"})
+		j.Add(Event{Kind: "mode", To: "active"})
 	}
-	j.close()
+	j.Close()
 	j = newJournal(t, dir)
-	if e := j.add(Event{Kind: "mode", To: "drained"}); e.ID != 4 || e.At.IsZero() {
+	if e := j.Add(Event{Kind: "mode", To: "drained"}); e.ID != 4 || e.At.IsZero() {
 		t.Errorf("%+v", e)
 	}
-	all, _ := j.since(0)
+	all, _ := j.Since(0)
 	if got := ids(all); got != "1 2 3 4" {
 		t.Errorf("events %s", got)
 	}
@@ -115,11 +113,11 @@ func TestJournalSurvivesWhatACrashLeaves(t *testing.T) {
 				t.Fatal(err)
 			}
 			j := newJournal(t, dir)
-			if e := j.add(Event{Kind: "agent", To: "x"}); e.ID != c.next {
+			if e := j.Add(Event{Kind: "agent", To: "x"}); e.ID != c.next {
 				t.Errorf("next number %d, want %d", e.ID, c.next)
 			}
-			j.close()
-			after, _ := newJournal(t, dir).since(0)
+			j.Close()
+			after, _ := newJournal(t, dir).Since(0)
 			if got := ids(after); got != c.kept {
 				t.Errorf("after one more restart: %s, want %s", got, c.kept)
 			}
@@ -132,7 +130,7 @@ func TestJournalKeepsTwoBoundedFiles(t *testing.T) {
 	j := newJournal(t, dir)
 	detail := strings.Repeat("x", 1000)
 	for i := range 3500 {
-		j.add(Event{Kind: "mode", To: "active", Detail: detail})
+		j.Add(Event{Kind: "mode", To: "active", Detail: detail})
 		if i%(journalEvents/4) == 0 {
 			written(t, j)
 		}
@@ -147,7 +145,7 @@ func TestJournalKeepsTwoBoundedFiles(t *testing.T) {
 			t.Errorf("%s: %v %v", f, info, err)
 		}
 	}
-	all, _ := j.since(0)
+	all, _ := j.Since(0)
 	if len(all) > journalEvents || len(all) < journalEvents/2 || all[len(all)-1].ID != 3500 {
 		t.Errorf("%d events in memory, the last %d", len(all), all[len(all)-1].ID)
 	}
@@ -156,34 +154,34 @@ func TestJournalKeepsTwoBoundedFiles(t *testing.T) {
 			t.Fatalf("%d after %d", all[i].ID, all[i-1].ID)
 		}
 	}
-	j.close()
+	j.Close()
 	j = newJournal(t, dir)
-	if e := j.add(Event{}); e.ID != 3501 {
+	if e := j.Add(Event{}); e.ID != 3501 {
 		t.Errorf("after a restart: %d", e.ID)
 	}
-	if all, _ := j.since(0); len(all) < journalEvents/2 {
+	if all, _ := j.Since(0); len(all) < journalEvents/2 {
 		t.Errorf("after a restart: %d events", len(all))
 	}
 }
 
 func TestJournalWakesWhoFollows(t *testing.T) {
 	j := newJournal(t, t.TempDir())
-	_, more := j.since(0)
+	_, more := j.Since(0)
 	select {
 	case <-more:
 		t.Fatal("woken without an event")
 	default:
 	}
-	j.add(Event{Kind: "mode", To: "active"})
+	j.Add(Event{Kind: "mode", To: "active"})
 	select {
 	case <-more:
-	case <-time.After(patience):
+	case <-time.After(time.Minute):
 		t.Fatal("not woken")
 	}
-	if got, _ := j.since(0); ids(got) != "1" {
+	if got, _ := j.Since(0); ids(got) != "1" {
 		t.Errorf("%v", got)
 	}
-	if got, _ := j.since(1); len(got) != 0 {
+	if got, _ := j.Since(1); len(got) != 0 {
 		t.Errorf("%v", got)
 	}
 	if _, ok := j.find(1); !ok {
@@ -198,12 +196,12 @@ func TestJournalWakesWhoFollows(t *testing.T) {
 
 func TestJournalWithoutADiskKeepsEventsInMemoryAndSaysSoOnce(t *testing.T) {
 	var out bytes.Buffer
-	j := openJournal(filepath.Join(t.TempDir(), "gone"), logTo(&out))
+	j := OpenJournal(filepath.Join(t.TempDir(), "gone"), slog.New(slog.NewTextHandler(&out, nil)))
 	for range 3 {
-		j.add(Event{Kind: "mode", To: "active"})
+		j.Add(Event{Kind: "mode", To: "active"})
 	}
-	j.close()
-	if all, _ := j.since(0); ids(all) != "1 2 3" {
+	j.Close()
+	if all, _ := j.Since(0); ids(all) != "1 2 3" {
 		t.Errorf("%v", all)
 	}
 	if n := strings.Count(out.String(), "kept in memory only"); n != 1 {

@@ -1,4 +1,7 @@
-package agent
+// Package control is what is said of a sidecar and how: its status, its journal and their texts, the
+// answers on the control socket, and the client that asks there, or looks at what a sidecar that does
+// not answer has left. It decides nothing.
+package control
 
 import (
 	"time"
@@ -37,7 +40,7 @@ type Status struct {
 	State StateStatus `json:"state"`
 	// Config says how the last reload of the settings went.
 	Config ConfigStatus `json:"config"`
-	// Summary is the state in one sentence, with the next step if one is needed.
+	// Summary is the state in one Sentence, with the next step if one is needed.
 	Summary string `json:"summary"`
 	// Severity is how much that matters: "ok", "info", "warning" or "critical".
 	Severity Severity `json:"severity"`
@@ -64,6 +67,14 @@ type ConfigStatus struct {
 	// Empty: it was not.
 	Error    string     `json:"error,omitempty"`
 	FailedAt *time.Time `json:"failed_at,omitempty"`
+}
+
+// DecisionStatus is the start or outage that the present mode comes from: which row of the
+// table decided, why that one, and what would have made it another.
+type DecisionStatus struct {
+	Row       string `json:"row"` // the reason that the row gives, or kept, reconnected
+	Why       string `json:"why"`
+	Otherwise string `json:"otherwise"`
 }
 
 // BootStatus says how the broker's present life began.
@@ -122,6 +133,15 @@ type StopStatus struct {
 	By  string    `json:"by"` // "guard" or "fence"
 	At  time.Time `json:"at"`
 	Why string    `json:"why"`
+}
+
+// Sentence is who stopped the broker of that name, when and why.
+func (s *StopStatus) Sentence(name string) string {
+	who := "its guard"
+	if s.By == "fence" {
+		who = "the fence"
+	}
+	return name + " was stopped by " + who + " at " + s.At.UTC().Format("2006-01-02 15:04:05Z") + " (" + s.Why + ")"
 }
 
 // BrokerStatus is the broker's health verdict: "up", "down" or "unknown".
@@ -202,8 +222,8 @@ type Event struct {
 	Shadow bool      `json:"shadow,omitempty"` // it would have been so; nothing was done (--shadow)
 }
 
-// when is when what the event tells of happened, which may be before it was noted.
-func (e Event) when() time.Time {
+// When is when what the event tells of happened, which may be before it was noted.
+func (e Event) When() time.Time {
 	if !e.DoneAt.IsZero() {
 		return e.DoneAt
 	}
@@ -218,4 +238,12 @@ type Explanation struct {
 	// Otherwise is what would have made another row decide; empty: no table decided.
 	Otherwise string `json:"otherwise,omitempty"`
 	Next      string `json:"next"` // what a person should do now; empty: nothing
+}
+
+// Reloaded is the answer to a reload that was taken up.
+type Reloaded struct {
+	BrokerID string   `json:"broker_id"`
+	Changed  []string `json:"changed"` // "health-fall: 3 → 5"; empty: nothing differs
+	// Found is what was tried, with what came of it, and what another source overrides.
+	Found []string `json:"found,omitempty"`
 }

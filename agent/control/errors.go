@@ -1,6 +1,7 @@
-package agent
+package control
 
 import (
+	"errors"
 	"strconv"
 	"strings"
 	"unicode"
@@ -32,6 +33,12 @@ func (e *ExitError) Error() string {
 // Unwrap returns Err.
 func (e *ExitError) Unwrap() error { return e.Err }
 
+// UsageError says that a setting or a request cannot work.
+func UsageError(err error) error { return &ExitError{Code: ExitUsage, Err: err} }
+
+// Refused says why something is not done, for safety.
+func Refused(text string) error { return &ExitError{Code: ExitRefused, Err: errors.New(text)} }
+
 // Plain is a text of others in one line that a terminal only shows: what is no graphic
 // character, such as a line break or an escape sequence, stands there as Go quotes it.
 func Plain(s string) string {
@@ -50,10 +57,12 @@ func Plain(s string) string {
 	return b.String()
 }
 
-// plainError is an error of others whose text is Plain.
-type plainError struct{ error }
-
-func (e plainError) Error() string { return Plain(e.error.Error()) }
-func (e plainError) Unwrap() error { return e.error }
-
 func hidden(r rune) bool { return !unicode.IsGraphic(r) }
+
+// Plural is so many of what the noun says: 1 topic, 2 topics.
+func Plural(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return strconv.Itoa(n) + " " + noun + "s"
+}

@@ -1,4 +1,4 @@
-package agent
+package control
 
 import (
 	"cmp"
@@ -54,14 +54,15 @@ func spelled(c config.Config) *strings.Replacer {
 		unstoppable = " Nothing here stops its process: if it goes on hanging, restart it."
 	}
 	return strings.NewReplacer("{ttl}", ttl, "{margin}", margin, "{fence}", config.FormatDuration(c.LeaseTTL-c.LeaseDetachMargin),
-		"{fenced}", atFencePoint(c), "{ill}", illAtFencePoint(c), "{back}", comesBack(c),
+		"{fenced}", atFencePoint(c), "{ill}", illAtFencePoint(c), "{back}", ComesBack(c),
 		"{etcd}", strings.Join(c.EtcdEndpoints, ", "), "{guard}", guard,
 		"{guarded}", guarded, "{unstoppable}", unstoppable, "{return}", config.FormatDuration(c.ReturnWithin),
 		"{undetached}", config.FormatDuration(c.Timing().SurvivesDetach()), "{unexpired}", config.FormatDuration(c.Timing().SurvivesExpiry()))
 }
 
-// explain says why an event came, what would have avoided it, and what to do.
-func explain(e Event, c config.Config) Explanation {
+// Explain says why an event came, what would have avoided it, and what to do, with those settings.
+func Explain(e Event, c config.Config) Explanation {
+	c = c.Effective()
 	x := Explanation{Event: e, Why: "The state of this sidecar changed as the event says.", Avoid: "Nothing to avoid.", Otherwise: e.Otherwise}
 	if e.Kind == "boot" {
 		e.Kind = "mode" // the boot event carries the reason of the mode that followed
@@ -95,4 +96,31 @@ func explain(e Event, c config.Config) Explanation {
 		}
 	}
 	return x
+}
+
+// atFencePoint says what is done to the broker there.
+func atFencePoint(c config.Config) string {
+	if c.OnlyUnready() {
+		return "clients are kept away, and nothing else is done: the broker's storage fences writers that were replaced"
+	}
+	return "the broker is fenced"
+}
+
+// illAtFencePoint is the same for one that is ill beside a peer that is well.
+func illAtFencePoint(c config.Config) string {
+	if c.OnlyUnready() && c.CanStop() {
+		return "clients are kept away, and its process is stopped if it hangs"
+	}
+	return atFencePoint(c)
+}
+
+// ComesBack is what becomes of a broker that was declared dead, by the session policy.
+func ComesBack(c config.Config) string {
+	switch recovery.Policy(c.SessionExpiredPolicy) {
+	case recovery.PolicyReconnect:
+		return "it registers again and goes on with the topics that are still its own"
+	case recovery.PolicyShutdown:
+		return "it is stopped and this sidecar ends"
+	}
+	return "it comes back drained: active by itself if none of them lived on, else by 'holdfast activate'"
 }

@@ -1,4 +1,4 @@
-package agent
+package control
 
 import (
 	"bufio"
@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"sync"
 	"time"
+
+	"holdfast/agent/process"
 )
 
 const (
@@ -20,11 +22,11 @@ const (
 	journalClose = 2 * time.Second
 )
 
-// journal is the record of transitions: in memory for those who ask, and as JSON
+// Journal is the record of transitions: in memory for those who ask, and as JSON
 // lines in the state directory for those who ask after a restart. A line that
 // cannot be written is lost from the file only, and said once. Whoever adds an event
 // does not wait for the disk: the loop must go on when that hangs.
-type journal struct {
+type Journal struct {
 	path string
 	log  *slog.Logger
 
@@ -44,8 +46,8 @@ type journal struct {
 	torn   bool // the last line may have no end
 }
 
-func openJournal(dir string, log *slog.Logger) *journal {
-	j := &journal{path: filepath.Join(dir, journalFile), log: log, next: 1, wake: make(chan struct{}),
+func OpenJournal(dir string, log *slog.Logger) *Journal {
+	j := &Journal{path: filepath.Join(dir, journalFile), log: log, next: 1, wake: make(chan struct{}),
 		more: make(chan struct{}, 1), ending: make(chan struct{}), ended: make(chan struct{})}
 	j.end = sync.OnceFunc(func() { close(j.ending) })
 	for _, path := range []string{j.path + ".1", j.path} {
@@ -57,7 +59,7 @@ func openJournal(dir string, log *slog.Logger) *journal {
 }
 
 // writer brings the events to the disk. Behind one that hangs, the oldest are lost.
-func (j *journal) writer() {
+func (j *Journal) writer() {
 	defer close(j.ended)
 	j.open()
 	for ending := false; !ending; {
@@ -76,7 +78,7 @@ func (j *journal) writer() {
 }
 
 // unwritten takes the events that the file lacks.
-func (j *journal) unwritten() []Event {
+func (j *Journal) unwritten() []Event {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	events := j.after(j.written)
@@ -85,7 +87,7 @@ func (j *journal) unwritten() []Event {
 }
 
 // after are the events after id. The caller holds the mutex.
-func (j *journal) after(id int64) []Event {
+func (j *Journal) after(id int64) []Event {
 	i := len(j.events)
 	for i > 0 && j.events[i-1].ID > id {
 		i--
@@ -93,7 +95,7 @@ func (j *journal) after(id int64) []Event {
 	return append([]Event(nil), j.events[i:]...)
 }
 
-func (j *journal) read(path string) {
+func (j *Journal) read(path string) {
 	f, err := os.Open(path)
 	if err != nil {
 		if !errors.Is(err, fs.ErrNotExist) {
@@ -113,7 +115,7 @@ func (j *journal) read(path string) {
 	}
 }
 
-func (j *journal) keep(e Event) {
+func (j *Journal) keep(e Event) {
 	if len(j.events) >= journalEvents {
 		j.events = append(j.events[:0], j.events[len(j.events)-journalEvents/2:]...)
 	}
@@ -121,7 +123,7 @@ func (j *journal) keep(e Event) {
 	j.next = e.ID + 1
 }
 
-func (j *journal) open() {
+func (j *Journal) open() {
 	f, err := os.OpenFile(j.path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err == nil {
 		if info, statErr := f.Stat(); statErr == nil {
@@ -132,8 +134,8 @@ func (j *journal) open() {
 	j.report(err)
 }
 
-// add appends an event and gives it its number.
-func (j *journal) add(e Event) Event {
+// Add appends an event and gives it its number.
+func (j *Journal) Add(e Event) Event {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	e.ID, e.At = j.next, time.Now().UTC()
@@ -147,7 +149,7 @@ func (j *journal) add(e Event) Event {
 	return e
 }
 
-func (j *journal) write(e Event) {
+func (j *Journal) write(e Event) {
 	raw, err := json.Marshal(e)
 	if err != nil {
 		j.report(err)
@@ -161,7 +163,7 @@ func (j *journal) write(e Event) {
 		j.size = 0
 		j.open()
 	}
-	if !sameFile(j.file, j.path) { // it was removed, or could not be opened
+	if !process.SameFile(j.file, j.path) { // it was removed, or could not be opened
 		j.file.Close()
 		j.size = 0
 		if j.open(); j.file == nil {
@@ -176,37 +178,37 @@ func (j *journal) write(e Event) {
 	j.report(err)
 }
 
-func (j *journal) report(err error) {
+func (j *Journal) report(err error) {
 	if err != nil && !j.failed {
 		j.log.Warn("journal not written: events are kept in memory only", "path", j.path, "err", err)
 	}
 	j.failed = err != nil
 }
 
-// since returns the events after id, and a channel that is closed when there are more.
-func (j *journal) since(id int64) ([]Event, <-chan struct{}) {
+// Since returns the events after id, and a channel that is closed when there are more.
+func (j *Journal) Since(id int64) ([]Event, <-chan struct{}) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.after(id), j.wake
 }
 
-// newest is the id of the last event; 0: there was none.
-func (j *journal) newest() int64 {
+// Newest is the id of the last event; 0: there was none.
+func (j *Journal) Newest() int64 {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.next - 1
 }
 
-func (j *journal) find(id int64) (Event, bool) {
-	events, _ := j.since(id - 1)
+func (j *Journal) find(id int64) (Event, bool) {
+	events, _ := j.Since(id - 1)
 	if len(events) > 0 && events[0].ID == id {
 		return events[0], true
 	}
 	return Event{}, false
 }
 
-// close waits until the last event is on the disk, or as long as is worth it.
-func (j *journal) close() {
+// Close waits until the last event is on the disk, or as long as is worth it.
+func (j *Journal) Close() {
 	j.end()
 	select {
 	case <-j.ended:

@@ -1,4 +1,4 @@
-package agent
+package control
 
 import (
 	"testing"
@@ -38,8 +38,8 @@ func TestTheStatusNamesWhoStoppedTheBroker(t *testing.T) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			got := ""
-			if s := stoppedBy(row.events, row.started); s != nil {
-				got = s.sentence("n1")
+			if s := StoppedBy(row.events, row.started); s != nil {
+				got = s.Sentence("n1")
 			}
 			if got != row.want {
 				t.Errorf("%q, want %q", got, row.want)
