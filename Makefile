@@ -59,16 +59,12 @@ test-pulsar: ## Holdfast beside a real Pulsar; skipped without Java 17 and Maven
 	cd lab && go test ./pulsar -tags pulsar -count 1 -timeout 30m $(ARGS)
 
 .PHONY: compare-pulsar
-compare-pulsar: ## the same faults on a real Pulsar with and without Holdfast, as one table; hours; ARGS='-run kill -placement own' does some
+compare-pulsar: ## the same faults on a real Pulsar with and without Holdfast, as one table; hours; ARGS='-run kill' does some
 	@cd lab && go run -tags pulsar ./comparepulsar $(ARGS)
 
 .PHONY: rules
 rules: ## the alerts: each clause of each rule, courses of events, promtool and amtool where they are
 	cd lab && go test -count 1 -timeout 20m ./alerttest
-
-.PHONY: compare-danube
-compare-danube: ## the same on a real Danube 0.7; ARGS='-danube DIR -run kill'
-	@cd lab && go run ./comparedanube $(ARGS)
 
 .PHONY: pictures
 pictures: ## draw the status page for the documentation; needs chromium

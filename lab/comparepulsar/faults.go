@@ -10,7 +10,6 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"holdfast/lab/compare"
 	"holdfast/lab/harness"
 	"holdfast/lab/pulsar"
 )
@@ -41,18 +40,18 @@ var faults = []fault{
 	{name: "odd lookup", restart: usual, do: lookOddUp},
 	{name: "drained, bundles moving for 3 min", restart: usual, do: drained(3 * time.Minute)},
 	{name: "activated", restart: usual, do: activated},
-	{name: "broker and sidecar cut off for 15 s", restart: usual, do: cut(15*time.Second, compare.Dropped, compare.BrokersEtcd(1), compare.SidecarsEtcd(1)), cuts: true},
-	{name: "broker and sidecar cut off for 60 s", restart: usual, do: cut(time.Minute, compare.Dropped, compare.BrokersEtcd(1), compare.SidecarsEtcd(1)), cuts: true},
-	{name: "broker and sidecar reset for 15 s", restart: usual, do: cut(15*time.Second, compare.Refused, compare.BrokersEtcd(1), compare.SidecarsEtcd(1)), cuts: true},
-	{name: "broker and sidecar reset for 60 s", restart: usual, do: cut(time.Minute, compare.Refused, compare.BrokersEtcd(1), compare.SidecarsEtcd(1)), cuts: true},
-	{name: "broker cut off for 60 s", restart: usual, do: cut(time.Minute, compare.Dropped, compare.BrokersEtcd(1)), cuts: true},
-	{name: "sidecar cut off for 60 s", restart: usual, do: cut(time.Minute, compare.Dropped, compare.SidecarsEtcd(1)), cuts: true},
+	{name: "broker and sidecar cut off for 15 s", restart: usual, do: cut(15*time.Second, dropped, brokersEtcd(1), sidecarsEtcd(1)), cuts: true},
+	{name: "broker and sidecar cut off for 60 s", restart: usual, do: cut(time.Minute, dropped, brokersEtcd(1), sidecarsEtcd(1)), cuts: true},
+	{name: "broker and sidecar reset for 15 s", restart: usual, do: cut(15*time.Second, refused, brokersEtcd(1), sidecarsEtcd(1)), cuts: true},
+	{name: "broker and sidecar reset for 60 s", restart: usual, do: cut(time.Minute, refused, brokersEtcd(1), sidecarsEtcd(1)), cuts: true},
+	{name: "broker cut off for 60 s", restart: usual, do: cut(time.Minute, dropped, brokersEtcd(1)), cuts: true},
+	{name: "sidecar cut off for 60 s", restart: usual, do: cut(time.Minute, dropped, sidecarsEtcd(1)), cuts: true},
 }
 
 // cut keeps the first broker, its sidecar or both from etcd.
 func cut(d time.Duration, how []string, addresses ...string) func(context.Context, *stage) error {
 	return func(ctx context.Context, s *stage) error {
-		return compare.Cut(ctx, d, s.cluster.Etcd.Port, how, addresses...)
+		return cutOff(ctx, d, s.cluster.Etcd.Port, how, addresses...)
 	}
 }
 

@@ -11,7 +11,6 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"holdfast/lab/compare"
 	"holdfast/lab/harness"
 	"holdfast/lab/pulsar"
 )
@@ -47,7 +46,7 @@ func (s *stage) flaws(ctx context.Context) (all []string) {
 		if pr.gone {
 			continue
 		}
-		if ill := cmp.Or(s.ill(ctx, pr), compare.Unready(ctx, pr.Name, pr.sidecar)); ill != "" {
+		if ill := cmp.Or(s.ill(ctx, pr), unready(ctx, pr.Name, pr.sidecar)); ill != "" {
 			all = append(all, ill)
 		}
 	}

@@ -11,8 +11,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"holdfast/lab/compare"
-	"holdfast/lab/compare/verdict"
 	"holdfast/lab/harness"
 	"holdfast/lab/pulsar"
 )
@@ -34,7 +32,7 @@ type pair struct {
 
 // stage is a cluster with clients, and a fault to come.
 type stage struct {
-	*compare.Plan
+	plan
 	fault   fault
 	say     func(string, ...any)
 	lab     *harness.Lab
@@ -45,21 +43,21 @@ type stage struct {
 	steps   []string // what somebody had to do already
 	gap     float64  // seconds; before that
 	notes   []string
-	load    compare.Load
+	load    highestLoad
 	end     context.CancelFunc // of supervisors
 	loops   sync.WaitGroup
 }
 
-// setUp starts all and waits until all is well.
-func (f fault) setUp(ctx context.Context, p *compare.Plan, holdfast bool, say func(string, ...any)) (compare.Side, error) {
+// setUp starts all and waits until all is well. The stage is to be closed, also with an error; it may be nil.
+func (p plan) setUp(ctx context.Context, f fault, holdfast bool, say func(string, ...any)) (*stage, error) {
 	lab, err := harness.New()
 	if err != nil {
 		return nil, err
 	}
 	loops, end := context.WithCancel(context.Background())
-	s := &stage{Plan: p, fault: f, say: say, lab: lab, topics: pulsar.Topics(topics), end: end}
-	s.loops.Go(func() { s.load.Watch(loops) })
-	s.cluster, err = lab.StartApache(ctx, harness.ApacheOptions{LoadManager: managers[p.Kind], EtcdHost: compare.BrokersEtcd,
+	s := &stage{plan: p, fault: f, say: say, lab: lab, topics: pulsar.Topics(topics), end: end}
+	s.loops.Go(func() { s.load.watch(loops) })
+	s.cluster, err = lab.StartApache(ctx, harness.ApacheOptions{LoadManager: managers[p.manager], EtcdHost: brokersEtcd,
 		Broker: map[string]string{"loadBalancerSheddingEnabled": "false", "loadBalancerAutoBundleSplitEnabled": "false"}})
 	if err != nil {
 		return s, err
@@ -91,7 +89,7 @@ func (f fault) setUp(ctx context.Context, p *compare.Plan, holdfast bool, say fu
 		return s, err
 	}
 	for _, pr := range s.pairs {
-		s.loops.Go(func() { compare.Supervise(loops, pr, f.restart, func() { pr.ends.Add(1) }) })
+		s.loops.Go(func() { supervise(loops, pr.ApacheBroker, f.restart, func() { pr.ends.Add(1) }) })
 	}
 	return s, nil
 }
@@ -106,7 +104,7 @@ func (s *stage) launch(holdfast bool) error {
 	if err := b.Launch(); err != nil || !holdfast {
 		return err
 	}
-	etcd := fmt.Sprintf("http://%s:%d", compare.SidecarsEtcd(len(s.pairs)), s.cluster.Etcd.Port)
+	etcd := fmt.Sprintf("http://%s:%d", sidecarsEtcd(len(s.pairs)), s.cluster.Etcd.Port)
 	if pr.sidecar, err = pulsar.NewSidecar(s.lab, etcd, b, beside...); err != nil {
 		return err
 	}
@@ -116,51 +114,52 @@ func (s *stage) launch(holdfast bool) error {
 // awaitWell waits until the broker and its sidecar say that they are ready.
 func (s *stage) awaitWell(ctx context.Context, pr *pair) error {
 	return harness.Await(ctx, bootBound, pr.Name+" to be well", func(ctx context.Context) (bool, string) {
-		ill := cmp.Or(s.ill(ctx, pr), compare.Unready(ctx, pr.Name, pr.sidecar))
+		ill := cmp.Or(s.ill(ctx, pr), unready(ctx, pr.Name, pr.sidecar))
 		return ill == "", ill
 	})
 }
 
-// Measure implements compare.Side.
-func (s *stage) Measure(ctx context.Context) (o verdict.Outcome, err error) {
+// measure does the harm and sees what came of it.
+func (s *stage) measure(ctx context.Context) (o outcome, err error) {
 	if err := harness.Wait(ctx, 5*time.Second); err != nil {
 		return o, err
 	}
-	s.load.Forget()
+	s.load.forget()
 	s.traffic.ForgetGaps()
 	s.say("fault")
 	if err := s.fault.do(ctx, s); err != nil {
 		return o, fmt.Errorf("do the harm: %w", err)
 	}
 	s.say("fault is over")
-	if err := harness.Wait(ctx, s.Watch); err != nil {
+	if err := harness.Wait(ctx, s.watch); err != nil {
 		return o, err
 	}
 	// Nobody waits for ever: what is not well by then wants an operator.
 	_ = harness.Await(ctx, calmBound, "calm", func(ctx context.Context) (bool, string) {
 		return len(s.flaws(ctx)) == 0, ""
 	})
-	o.GapSeconds = max(s.gap, s.longest())
+	o.gap = max(s.gap, s.longest())
 	steps := append(s.steps, s.flaws(ctx)...)
-	o.Brokers = len(s.pairs)
+	o.brokers = len(s.pairs)
 	var found []string
-	o.Serving, found = s.serving(ctx)
-	o.Steps = append(steps, found...)
+	o.serving, found = s.serving(ctx)
+	o.steps = append(steps, found...)
 	for _, pr := range s.pairs {
-		o.Stopped += int(pr.ends.Load())
+		o.stopped += int(pr.ends.Load())
 	}
-	o.Stopped = max(0, o.Stopped-s.fault.ends)
-	o.Notes, o.Load = s.notes, s.load.Get()
+	o.stopped = max(0, o.stopped-s.fault.ends)
+	o.notes, o.load = s.notes, s.load.get()
+	acknowledged := 0
 	for _, t := range s.traffic.Stop(ctx) {
 		if t.Hung {
-			o.Hung++
+			o.hung++
 		}
-		o.Acknowledged += t.Acknowledged
-		o.Lost += t.Lost
-		o.Duplicated += t.Duplicated
+		acknowledged += t.Acknowledged
+		o.lost += t.Lost
+		o.duplicated += t.Duplicated
 	}
 	s.say("gap %.1f s, %d acknowledged, %d lost, %d duplicated, %d consumers hung, %d serving, %d stopped, steps %q, load %.0f",
-		o.GapSeconds, o.Acknowledged, o.Lost, o.Duplicated, o.Hung, o.Serving, o.Stopped, o.Steps, o.Load)
+		o.gap, acknowledged, o.lost, o.duplicated, o.hung, o.serving, o.stopped, o.steps, o.load)
 	return o, ctx.Err()
 }
 
@@ -172,12 +171,16 @@ func (s *stage) longest() (gap float64) {
 	return gap
 }
 
-// Close implements compare.Side.
-func (s *stage) Close(dir string) error {
+// close ends all and keeps the logs in the directory, if they are to be kept.
+func (s *stage) close(dir string) error {
 	s.end()
 	s.loops.Wait()
 	if s.traffic != nil {
 		s.traffic.Close()
 	}
-	return errors.Join(compare.KeepLogs(s.lab, dir), s.lab.Close())
+	var err error
+	if s.logs != "" {
+		err = keepLogs(s.lab, dir)
+	}
+	return errors.Join(err, s.lab.Close())
 }

@@ -12,7 +12,6 @@ import (
 
 	"github.com/apache/pulsar-client-go/pulsar"
 
-	"holdfast/lab/compare"
 	"holdfast/lab/harness"
 )
 
@@ -22,17 +21,12 @@ const bootBound = 3 * time.Minute
 // publishEvery is the pause between two messages of a topic, if the broker takes them so fast.
 const publishEvery = 20 * time.Millisecond
 
-// Tally is what became of the messages of one topic. Where Hung: Pulsar 4.0.7 confirms a
-// subscription to a topic that it is just closing, and forgets it ("Dispatcher is already
-// closed"): the client waits for ever. (2026-11-25)
-type Tally = compare.Tally
-
 // stream is one topic with a producer and a subscription.
 type stream struct {
 	topic    string
 	producer pulsar.Producer
 	consumer pulsar.Consumer
-	ledger   *compare.Ledger
+	ledger   *Ledger
 }
 
 // Traffic publishes to topics and reads them, until it is stopped.
@@ -57,7 +51,7 @@ func StartTraffic(ctx context.Context, topics []string, brokers ...*harness.Apac
 	reading, closeAll := context.WithCancel(context.Background())
 	all := &Traffic{client: c, brokers: brokers, end: end, close: closeAll}
 	for _, topic := range topics {
-		s := &stream{topic: topic, ledger: compare.NewLedger(topic)}
+		s := &stream{topic: topic, ledger: NewLedger(topic)}
 		if err := s.attach(ctx, c); err != nil {
 			return all, err
 		}

@@ -1,4 +1,6 @@
-package compare
+//go:build pulsar
+
+package main
 
 import (
 	"context"
@@ -46,18 +48,18 @@ func run(name string, args ...string) error {
 	return nil
 }
 
-// BrokersEtcd and SidecarsEtcd are where the broker and the sidecar of that number, from 1, find
+// brokersEtcd and sidecarsEtcd are where the broker and the sidecar of that number, from 1, find
 // etcd: an address of its own for each, so that it alone can be cut off.
-func BrokersEtcd(n int) string { return fmt.Sprintf("127.0.1.%d", n) }
+func brokersEtcd(n int) string { return fmt.Sprintf("127.0.1.%d", n) }
 
-// SidecarsEtcd is like BrokersEtcd.
-func SidecarsEtcd(n int) string { return fmt.Sprintf("127.0.2.%d", n) }
+// sidecarsEtcd is like brokersEtcd.
+func sidecarsEtcd(n int) string { return fmt.Sprintf("127.0.2.%d", n) }
 
 // How a cut treats a packet. A dropped one tells nobody; a refused one resets its connection, and
 // the resets themselves pass.
 var (
-	Dropped = []string{"-j", "DROP"}
-	Refused = []string{"!", "--tcp-flags", "RST", "RST", "-j", "REJECT", "--reject-with", "tcp-reset"}
+	dropped = []string{"-j", "DROP"}
+	refused = []string{"!", "--tcp-flags", "RST", "RST", "-j", "REJECT", "--reject-with", "tcp-reset"}
 )
 
 // sever adds (-A) or deletes (-D) the rules for what goes to the address and what comes from it:
@@ -69,8 +71,8 @@ func sever(action string, port int, address string, how []string) error {
 	return errors.Join(rule("-d", "--dport"), rule("-s", "--sport"))
 }
 
-// Cut treats all packets from and to these addresses of a server so for that long.
-func Cut(ctx context.Context, d time.Duration, port int, how []string, addresses ...string) error {
+// cutOff treats all packets from and to these addresses of a server so for that long.
+func cutOff(ctx context.Context, d time.Duration, port int, how []string, addresses ...string) error {
 	for _, a := range addresses {
 		if err := sever("-A", port, a, how); err != nil {
 			return err

@@ -1,4 +1,6 @@
-package compare
+//go:build pulsar
+
+package main
 
 import (
 	"context"
@@ -13,14 +15,14 @@ import (
 	"holdfast/lab/harness"
 )
 
-// Load is the highest load of the machine: gaps on a busy one say little. The zero value is fine.
-type Load struct {
+// highestLoad is the highest load of the machine: gaps on a busy one say little.
+type highestLoad struct {
 	mu   sync.Mutex
 	load float64
 }
 
-// Watch looks each second until ctx ends.
-func (h *Load) Watch(ctx context.Context) {
+// watch looks each second until ctx ends.
+func (h *highestLoad) watch(ctx context.Context) {
 	for harness.Wait(ctx, time.Second) == nil {
 		text, err := os.ReadFile("/proc/loadavg")
 		if err != nil {
@@ -35,14 +37,14 @@ func (h *Load) Watch(ctx context.Context) {
 	}
 }
 
-// Forget has it count from now on.
-func (h *Load) Forget() { h.mu.Lock(); h.load = 0; h.mu.Unlock() }
+// forget has it count from now on.
+func (h *highestLoad) forget() { h.mu.Lock(); h.load = 0; h.mu.Unlock() }
 
-// Get is the highest so far.
-func (h *Load) Get() float64 { h.mu.Lock(); defer h.mu.Unlock(); return h.load }
+// get is the highest so far.
+func (h *highestLoad) get() float64 { h.mu.Lock(); defer h.mu.Unlock(); return h.load }
 
-// KeepLogs copies the lab's logs into dir.
-func KeepLogs(lab *harness.Lab, dir string) error {
+// keepLogs copies the lab's logs into dir.
+func keepLogs(lab *harness.Lab, dir string) error {
 	logs, err := filepath.Glob(filepath.Join(lab.Dir, "*.log"))
 	if err != nil {
 		return err
@@ -55,15 +57,9 @@ func KeepLogs(lab *harness.Lab, dir string) error {
 	return errors.Join(errs...)
 }
 
-// Supervised is a process that is started again.
-type Supervised interface {
-	Exited() <-chan struct{}
-	Launch() error
-}
-
-// Supervise starts it again, pause after each of its ends, as a unit with Restart=always does;
+// supervise starts a broker again, pause after each of its ends, as a unit with Restart=always does;
 // never: 0. It calls ended for each end.
-func Supervise(ctx context.Context, p Supervised, pause time.Duration, ended func()) {
+func supervise(ctx context.Context, p *harness.ApacheBroker, pause time.Duration, ended func()) {
 	for {
 		select {
 		case <-p.Exited():
@@ -80,8 +76,8 @@ func Supervise(ctx context.Context, p Supervised, pause time.Duration, ended fun
 	}
 }
 
-// Unready is what an operator must do about a broker's sidecar; empty: nothing, or there is none.
-func Unready(ctx context.Context, name string, sidecar *harness.Sidecar) string {
+// unready is what an operator must do about a broker's sidecar; empty: nothing, or there is none.
+func unready(ctx context.Context, name string, sidecar *harness.Sidecar) string {
 	if sidecar == nil {
 		return ""
 	}

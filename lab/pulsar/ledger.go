@@ -1,4 +1,6 @@
-package compare
+//go:build pulsar
+
+package pulsar
 
 import (
 	"fmt"
@@ -6,14 +8,15 @@ import (
 	"time"
 )
 
-// Tally is what became of the messages of one topic.
+// Tally is what became of the messages of one topic. Where Hung: Pulsar 4.0.7 confirms a
+// subscription to a topic that it is just closing, and forgets it ("Dispatcher is already
+// closed"): the client waits for ever. (2026-11-25)
 type Tally struct {
 	Topic                string
 	Acknowledged         int
 	Received, Duplicated int
 	Lost                 int           // acknowledged, and never received
 	Gap                  time.Duration // the longest between two acknowledgements
-	Deaf                 time.Duration // the longest between two that were received
 	// Hung: the consumer received nothing any more until it subscribed again, and what it had not
 	// received was there.
 	Hung bool
@@ -32,13 +35,11 @@ func (t Tally) String() string {
 type Ledger struct {
 	topic string
 
-	mu         sync.Mutex
-	acked      []int
-	got        map[int]int // how often each message was received
-	gap, deaf  pause
-	unanswered int       // acknowledged since the last that was received
-	heard      time.Time // when that was, or when gaps were forgotten
-	hung       bool
+	mu    sync.Mutex
+	acked []int
+	got   map[int]int // how often each message was received
+	gap   pause
+	hung  bool
 }
 
 // pause is the longest between two of something. Without a last one there is none.
@@ -65,26 +66,13 @@ func (l *Ledger) Acknowledged(n int) {
 	defer l.mu.Unlock()
 	l.gap.end(time.Now())
 	l.acked = append(l.acked, n)
-	l.unanswered++
 }
 
 // Received says that the consumer has the message.
 func (l *Ledger) Received(n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.deaf.end(time.Now())
 	l.got[n]++
-	l.unanswered, l.heard = 0, time.Now()
-}
-
-// Unheard is how long nothing was received, and how many were acknowledged meanwhile.
-func (l *Ledger) Unheard() (since time.Duration, messages int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.heard.IsZero() {
-		return 0, l.unanswered
-	}
-	return time.Since(l.heard), l.unanswered
 }
 
 // Hang says that the consumer hung.
@@ -94,31 +82,21 @@ func (l *Ledger) Hang() { l.mu.Lock(); l.hung = true; l.mu.Unlock() }
 func (l *Ledger) Forget() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	now := time.Now()
-	l.gap, l.deaf, l.heard = pause{last: now}, pause{last: now}, now
-}
-
-// ForgetDeaf is Forget for what is received alone.
-func (l *Ledger) ForgetDeaf() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.deaf, l.heard = pause{last: time.Now()}, time.Now()
+	l.gap = pause{last: time.Now()}
 }
 
 // End says that there is nothing more to come: no gap lasts.
 func (l *Ledger) End() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	now := time.Now()
-	l.gap, l.deaf = pause{longest: l.gap.lasting(now)}, pause{longest: l.deaf.lasting(now)}
+	l.gap = pause{longest: l.gap.lasting(time.Now())}
 }
 
 // Tally is what became of the messages so far.
 func (l *Ledger) Tally() Tally {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	now := time.Now()
-	t := Tally{Topic: l.topic, Acknowledged: len(l.acked), Gap: l.gap.lasting(now), Deaf: l.deaf.lasting(now), Hung: l.hung}
+	t := Tally{Topic: l.topic, Acknowledged: len(l.acked), Gap: l.gap.lasting(time.Now()), Hung: l.hung}
 	for _, n := range l.got {
 		t.Received++
 		t.Duplicated += n - 1
