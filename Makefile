@@ -72,35 +72,35 @@ pictures: ## draw the status page for the documentation; needs chromium
 
 .PHONY: bench-heal
 bench-heal: ## time from the end of a 60 s black hole to the registration, ten times
-	@cd lab && go run ./benchheal $(ARGS)
+	@cd lab && go run ./bench heal $(ARGS)
 
 .PHONY: bench-fence
 bench-fence: ## how long before its deadline a broker stops, 5 times for each fault; ARGS='-each 50' for more
-	@cd lab && go run ./benchfence $(ARGS)
+	@cd lab && go run ./bench fence $(ARGS)
 
 .PHONY: bench-idle
 bench-idle: ## what a sidecar costs while nothing happens, beside a bare client; ARGS='-for 1m' is shorter
-	@cd lab && go run ./benchidle $(ARGS)
+	@cd lab && go run ./bench idle $(ARGS)
 
 .PHONY: guard-load
 guard-load: ## five minutes with all processors busy: the guard leaves a healthy sidecar's broker alone
-	@cd lab && go run ./guardload $(ARGS)
+	@cd lab && go run ./bench guard $(ARGS)
 
 .PHONY: bench-etcd
 bench-etcd: ## what a look and a registration cost among 10,000 others, beside the same among 10
-	@cd lab && go run ./benchetcd $(ARGS)
+	@cd lab && go run ./bench etcd $(ARGS)
 
 .PHONY: bench-neighbours
 bench-neighbours: ## 2,000 sidecars on one etcd for five minutes, then without it for 20 s; ARGS='-sidecars 500 -for 1m'
-	@cd lab && go run ./benchneighbours $(ARGS)
+	@cd lab && go run ./bench neighbours $(ARGS)
 
 .PHONY: bench-load
 bench-load: ## rate of loading topics, beside a bare loop of the broker's client
-	@cd lab && go run ./benchload $(ARGS)
+	@cd lab && go run ./bench load $(ARGS)
 
 .PHONY: bench-move
 bench-move: ## moving topics between NATS servers, beside plain snapshots and restores; ARGS='-size 50 -streams 30' is short
-	@cd lab && go run ./benchmove $(ARGS)
+	@cd lab && go run ./bench move $(ARGS)
 
 .PHONY: bench-plan
 bench-plan: ## time to plan 10,000 topics, to place them when one of 100 brokers leaves, and to look on while others get theirs
