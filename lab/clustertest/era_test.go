@@ -35,6 +35,9 @@ func TestAnEraIsWrittenWhereNobodyIsRegistered(t *testing.T) {
 					if !peer {
 						want = done.Revision
 					}
+					if !peer && kept && done.Era != 2 || peer && kept && done.Era != 1 {
+						t.Errorf("registered in era %d", done.Era)
+					}
 					if era := must[cluster.Snapshot](t)(c.Snapshot(bounded(t), "b1")).Era; era.ModRevision != want {
 						t.Errorf("%+v, want it written at %d", era, want)
 					}

@@ -302,22 +302,6 @@ func lease(t *testing.T, c *cluster.Client, ttl time.Duration) int64 {
 	return id
 }
 
-// written is when each key of a test's cluster was written last. The store's own revision moves
-// whenever a lease of another test ends.
-func (s *server) written(t *testing.T, c *cluster.Client) map[string]int64 {
-	t.Helper()
-	root := strings.TrimSuffix(c.Keys().Brokers(), "cluster/brokers/")
-	answer, err := s.raw.Get(bounded(t), root, clientv3.WithPrefix(), clientv3.WithKeysOnly())
-	if err != nil {
-		t.Fatal(err)
-	}
-	revisions := map[string]int64{}
-	for _, kv := range answer.Kvs {
-		revisions[string(kv.Key)] = kv.ModRevision
-	}
-	return revisions
-}
-
 // get reads one key as somebody else.
 func (s *server) get(t *testing.T, key string) *clientv3.GetResponse {
 	t.Helper()

@@ -306,27 +306,6 @@ func untilRefused(t *testing.T, addr string) {
 	}
 }
 
-func TestFollowEndsWithItsClient(t *testing.T) {
-	onEach(t, func(t *testing.T, e *server) {
-		c := open(t, e.config(t))
-		listed := make(chan struct{}, 1)
-		ended := make(chan error, 1)
-		go func() {
-			ended <- c.Follow(t.Context(), cluster.Target{Key: prefix(t)}, func(cluster.Update) { listed <- struct{}{} }, nil)
-		}()
-		<-listed
-		c.Close()
-		select {
-		case err := <-ended:
-			if !errors.Is(err, cluster.ErrClosed) {
-				t.Errorf("ended with %v, want ErrClosed", err)
-			}
-		case <-time.After(wait):
-			t.Error("still following with a closed client")
-		}
-	})
-}
-
 func TestTopicsInBatches(t *testing.T) {
 	onEach(t, func(t *testing.T, e *server) {
 		c := open(t, e.config(t))

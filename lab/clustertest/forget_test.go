@@ -93,52 +93,6 @@ func TestABrokerWithAnotherIDAtEachStartIsForgottenByEither(t *testing.T) {
 	})
 }
 
-func TestForgettingGuards(t *testing.T) {
-	onEach(t, func(t *testing.T, e *server) {
-		for _, row := range []struct {
-			name       string
-			meanwhile  func(t *testing.T, k cluster.Keys)
-			unassigned int
-		}{
-			{"it registers", func(t *testing.T, k cluster.Keys) { e.put(t, k.Registration("n9"), "{}") }, 0},
-			{"its member record is written", func(t *testing.T, k cluster.Keys) { e.put(t, k.Member("n9"), `{"era":2}`) }, 0},
-			{"its member record is gone", func(t *testing.T, k cluster.Keys) { e.remove(t, k.Member("n9")) }, 0},
-			{"a topic is assigned to it anew", func(t *testing.T, k cluster.Keys) { e.put(t, k.Assignment("n9", "/ns/b"), "{}") }, 1},
-			{"a topic is taken from it", func(t *testing.T, k cluster.Keys) { e.remove(t, k.Assignment("n9", "/ns/b")) }, 1},
-			{"a topic's lock is taken", func(t *testing.T, k cluster.Keys) { e.put(t, k.Owner("/ns/a"), `{"broker_id":"n1"}`) }, 1},
-			{"another topic is assigned to it", func(t *testing.T, k cluster.Keys) { e.put(t, k.Assignment("n9", "/ns/c"), "null") }, 2},
-			{"it is drained", func(t *testing.T, k cluster.Keys) { e.put(t, k.State("n9"), `{"mode":"drained"}`) }, 2},
-		} {
-			t.Run(row.name, func(t *testing.T) {
-				c := open(t, e.config(t))
-				k := c.Keys()
-				e.leaveBehind(t, k, "n9", "/ns/a", "/ns/b")
-				seen := must[cluster.Remains](t)(c.Remains(bounded(t), "n9"))
-				row.meanwhile(t, k)
-				unassigned, err := c.Forget(bounded(t), seen)
-				if !errors.Is(err, cluster.ErrChanged) || len(unassigned) != row.unassigned {
-					t.Errorf("unassigned %v, %v; want %d, changed", unassigned, err, row.unassigned)
-				}
-				e.get(t, k.State("n9"))
-				if row.name == "it registers" {
-					if _, err := c.Remains(bounded(t), "n9"); !errors.Is(err, cluster.ErrRegistered) {
-						t.Errorf("then: %v", err)
-					}
-					return
-				}
-				again, err := c.Remains(bounded(t), "n9")
-				if err != nil {
-					t.Fatal(err)
-				}
-				if _, err := c.Forget(bounded(t), again); err != nil {
-					t.Errorf("as it is now: %v", err)
-				}
-				e.absent(t, k.State("n9"), k.Member("n9"), k.Assignment("n9", "/ns/a"), k.Assignment("n9", "/ns/b"), k.Assignment("n9", "/ns/c"))
-			})
-		}
-	})
-}
-
 // Locks and registration end together; a lock that still stands shows a lease that lives.
 func TestABrokerWhoseLocksStandIsNotForgotten(t *testing.T) {
 	onEach(t, func(t *testing.T, e *server) {

@@ -1,7 +1,6 @@
 package clustertest
 
 import (
-	"errors"
 	"fmt"
 	"reflect"
 	"strings"
@@ -55,45 +54,6 @@ func TestTheHealthOfABrokerIsNotedInItsMemberRecordAndNowhereElse(t *testing.T) 
 		last := must[cluster.Snapshot](t)(c.Snapshot(bounded(t), "b1"))
 		if last.Member.WrittenWith(*last.Registration) {
 			t.Errorf("%+v was not written with %+v", last.Member, last.Registration)
-		}
-	})
-}
-
-func TestHealthIsNotedOfOurRegistrationAlone(t *testing.T) {
-	onEach(t, func(t *testing.T, e *server) {
-		for _, tt := range []struct {
-			name   string
-			change func(t *testing.T, c *cluster.Client, n *cluster.HealthNote)
-		}{
-			{"it has gone", func(t *testing.T, c *cluster.Client, _ *cluster.HealthNote) { e.remove(t, c.Keys().Registration("b1")) }},
-			{"it is a newer one, under the same lease", func(t *testing.T, c *cluster.Client, n *cluster.HealthNote) {
-				e.remove(t, c.Keys().Registration("b1"))
-				e.put(t, c.Keys().Registration("b1"), "{}", clientv3.WithLease(clientv3.LeaseID(n.LeaseID)))
-			}},
-			{"it is under another lease", func(t *testing.T, c *cluster.Client, _ *cluster.HealthNote) {
-				e.put(t, c.Keys().Registration("b1"), "{}", clientv3.WithLease(clientv3.LeaseID(lease(t, c, time.Minute))))
-			}},
-			{"the record is another's", func(t *testing.T, _ *cluster.Client, n *cluster.HealthNote) { n.Incarnation = "another" }},
-			{"the record has gone", func(t *testing.T, c *cluster.Client, _ *cluster.HealthNote) { e.remove(t, c.Keys().Member("b1")) }},
-			{"the record cannot be read", func(t *testing.T, c *cluster.Client, _ *cluster.HealthNote) {
-				e.put(t, c.Keys().Member("b1"), "garbled")
-			}},
-			{"it leaves", func(t *testing.T, c *cluster.Client, n *cluster.HealthNote) {
-				seen := must[cluster.Snapshot](t)(c.Snapshot(bounded(t), "b1"))
-				must[int64](t)(c.Leave(bounded(t), cluster.LeaveRequest{Seen: seen, Epoch: n.Epoch, LeaseID: n.LeaseID,
-					Left: cluster.Left{At: at, Epoch: n.Epoch, Instance: "p1", Revision: seen.Revision}}))
-			}},
-		} {
-			t.Run(tt.name, func(t *testing.T) {
-				cfg := e.config(t)
-				cfg.Prefix += "/" + strings.ReplaceAll(tt.name, " ", "-")
-				c := open(t, cfg)
-				n := ailing(t, c)
-				tt.change(t, c, &n)
-				if written, err := c.NoteHealth(bounded(t), n); written || !errors.Is(err, cluster.ErrChanged) {
-					t.Errorf("%v, %v", written, err)
-				}
-			})
 		}
 	})
 }

@@ -47,15 +47,6 @@ func TestLeaseLivesAndEnds(t *testing.T) {
 	})
 }
 
-func TestSmallTTLIsRaised(t *testing.T) {
-	onEach(t, func(t *testing.T, e *server) {
-		c := open(t, e.config(t))
-		if _, granted, err := c.Grant(bounded(t), time.Millisecond); err != nil || granted <= 0 {
-			t.Errorf("granted %v, %v", granted, err)
-		}
-	})
-}
-
 func TestALeaseThatNobodyRenewsTakesItsKeyWithIt(t *testing.T) {
 	onEach(t, func(t *testing.T, e *server) {
 		c := open(t, e.config(t))

@@ -189,35 +189,3 @@ func TestAwaitReconnectIsAnEdge(t *testing.T) {
 		}
 	}
 }
-
-func TestLineMovesOnFromADeadEndpoint(t *testing.T) {
-	dead, err := freePort()
-	if err != nil {
-		t.Fatal(err)
-	}
-	stalled := newProxy(t, host(t, shared.url))
-	stalled.hold()
-	for _, c := range []struct{ name, other string }{
-		{"refused", "http://" + dead},
-		{"stalled", stalled.url()},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			l := openLine(t, cluster.Config{Endpoints: []string{c.other, shared.url}})
-			id := lease(t, open(t, shared.config(t)), time.Minute)
-			for attempt := 1; ; attempt++ {
-				ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
-				_, err := l.KeepAlive(ctx, id, false)
-				cancel()
-				if err == nil {
-					break
-				}
-				if attempt == 2 {
-					t.Fatalf("still failing at %s: %v", inUse(l), err)
-				}
-			}
-			if inUse(l) != shared.url {
-				t.Errorf("renewed over %s, want %s", inUse(l), shared.url)
-			}
-		})
-	}
-}

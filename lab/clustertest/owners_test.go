@@ -74,20 +74,6 @@ func TestLocksAreDecidedTopicByTopic(t *testing.T) {
 	})
 }
 
-func TestLocksEndWithTheLease(t *testing.T) {
-	onEach(t, func(t *testing.T, e *server) {
-		c := open(t, e.config(t))
-		a, b := claimant(t, c, "a"), claimant(t, c, "b")
-		lock(t, c, a, take("/n/t")...)
-		if err := c.Revoke(bounded(t), a.LeaseID); err != nil {
-			t.Fatal(err)
-		}
-		if r := lock(t, c, b, take("/n/t")...); !r[0].Current(b) {
-			t.Errorf("after the owner's lease ended: %+v", r[0])
-		}
-	})
-}
-
 func TestARebindLeavesNoMomentWithoutTheKey(t *testing.T) {
 	onEach(t, func(t *testing.T, e *server) {
 		c := open(t, e.config(t))
@@ -391,54 +377,4 @@ func TestALockThatGoesIsToldAtOnce(t *testing.T) {
 			})
 		}
 	})
-}
-
-// BenchmarkTenThousandLocks says how many times faster batches are than a transaction for
-// each lock, in the same run on the same server.
-func BenchmarkTenThousandLocks(b *testing.B) {
-	c, err := cluster.Open(cluster.Config{Endpoints: []string{shared.url}, Prefix: "/bench"}, nil)
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer c.Close()
-	ctx := b.Context()
-	id, _, err := c.Grant(ctx, time.Hour)
-	if err != nil {
-		b.Fatal(err)
-	}
-	seen, err := c.Snapshot(ctx, "a")
-	if err != nil {
-		b.Fatal(err)
-	}
-	done, err := c.Register(ctx, cluster.RegisterRequest{LeaseID: id, Value: []byte("{}"), Seen: seen, Member: cluster.Member{Incarnation: "i", At: at}})
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer c.Revoke(ctx, id)
-	who := cluster.Claimant{BrokerID: "a", Incarnation: "i", Epoch: done.Revision, LeaseID: id}
-	topics := topicNames(10_000)
-	wipe := func() {
-		if _, err := shared.raw.Delete(ctx, c.Keys().Owner("/"), clientv3.WithPrefix()); err != nil {
-			b.Fatal(err)
-		}
-	}
-	var batched, single time.Duration
-	for b.Loop() {
-		wipe()
-		start := time.Now()
-		if _, err := c.Lock(ctx, who, take(topics...)); err != nil {
-			b.Fatal(err)
-		}
-		batched += time.Since(start)
-		wipe()
-		start = time.Now()
-		for _, topic := range topics {
-			if _, err := c.Lock(ctx, who, take(topic)); err != nil {
-				b.Fatal(err)
-			}
-		}
-		single += time.Since(start)
-	}
-	b.ReportMetric(float64(single)/float64(batched), "times-faster")
-	b.ReportMetric(batched.Seconds()*1000/float64(b.N), "ms/10000-locks")
 }

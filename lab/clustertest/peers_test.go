@@ -2,8 +2,6 @@ package clustertest
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -104,27 +102,6 @@ func sinks(t *testing.T, c *cluster.Client, id int64, below time.Duration) clust
 	}
 }
 
-func TestTheTimeOfALeaseSinksUntilItIsRenewed(t *testing.T) {
-	onEach(t, func(t *testing.T, e *server) {
-		c := open(t, e.config(t))
-		id := lease(t, c, time.Minute)
-		low := sinks(t, c, id, 59*time.Second)
-		if _, err := c.KeepAlive(bounded(t), id); err != nil {
-			t.Fatal(err)
-		}
-		high := must[cluster.LeaseLeft](t)(c.LeaseLeft(bounded(t), id))
-		if high.Left <= low.Left || high.Left > time.Minute || high.Granted != time.Minute || high.Term != low.Term {
-			t.Errorf("%+v, renewed %+v", low, high)
-		}
-		if err := c.Revoke(bounded(t), id); err != nil {
-			t.Fatal(err)
-		}
-		if gone := must[cluster.LeaseLeft](t)(c.LeaseLeft(bounded(t), id)); gone.Found {
-			t.Errorf("revoked: %+v", gone)
-		}
-	})
-}
-
 // A new leader gives every lease its whole time again, that of the dead too, and only the
 // term shows it.
 func TestALeaderThatIsElectedLiftsTheLeasesOfTheDead(t *testing.T) {
@@ -164,28 +141,9 @@ func TestALeaderThatIsElectedLiftsTheLeasesOfTheDead(t *testing.T) {
 func TestWhoMayReadRegistrationsIsToldHowLongTheirLeasesLast(t *testing.T) {
 	server, _ := ownEtcd(t, nil)
 	endpoint := server.AdvertiseClientUrls[0].String()
-	admin := rawClient(t, clientv3.Config{Endpoints: []string{endpoint}})
-	as := func(user string) *cluster.Client {
-		password := filepath.Join(t.TempDir(), "password")
-		if err := os.WriteFile(password, []byte(user+"\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		return open(t, cluster.Config{Endpoints: []string{endpoint}, User: user, PasswordFile: password})
-	}
-	ctx := bounded(t)
 	register := "/cluster/register/"
-	read := clientv3.PermissionType(clientv3.PermRead)
-	for _, err := range []error{
-		ignore(admin.RoleAdd(ctx, "root")), ignore(admin.UserAdd(ctx, "root", "root")), ignore(admin.UserGrantRole(ctx, "root", "root")),
-		ignore(admin.RoleAdd(ctx, "some")), ignore(admin.UserAdd(ctx, "some", "some")), ignore(admin.UserGrantRole(ctx, "some", "some")),
-		ignore(admin.RoleGrantPermission(ctx, "some", register, clientv3.GetPrefixRangeEnd(register), read)),
-		ignore(admin.AuthEnable(ctx)),
-	} {
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	root, some := as("root"), as("some")
+	users(t, rawClient(t, clientv3.Config{Endpoints: []string{endpoint}}), map[string]map[string]clientv3.PermissionType{"some": {register: mayRead}})
+	root, some, ctx := open(t, as(t, endpoint, "root", "root")), open(t, as(t, endpoint, "some", "some")), bounded(t)
 	done := request(t, root, "b1")
 	must[cluster.Registered](t)(root.Register(ctx, done))
 	if left, err := some.LeaseLeft(ctx, done.LeaseID); err != nil || !left.Found {

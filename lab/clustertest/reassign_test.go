@@ -62,17 +62,3 @@ func TestNoAssignmentIsPutForABrokerThatIsNotActive(t *testing.T) {
 		}
 	})
 }
-
-func TestReassignTakesNoOtherKeys(t *testing.T) {
-	onEach(t, func(t *testing.T, e *server) {
-		c := open(t, e.config(t))
-		for _, row := range []struct{ broker, topic string }{{"", "/ns/a"}, {"1/2", "/ns/a"}, {"1", "ns/a"}, {"1", "/a"}, {"1", "/state"}, {"1", "/ns/a/b"}} {
-			if _, err := c.Assigned(bounded(t), row.broker, row.topic); err == nil {
-				t.Errorf("assignment of %q to broker %q was read", row.topic, row.broker)
-			}
-			if done, err := c.Reassign(bounded(t), row.broker, row.topic, 1); done || err == nil {
-				t.Errorf("reassignment of %q at broker %q: %v, %v", row.topic, row.broker, done, err)
-			}
-		}
-	})
-}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"testing"
 	"time"
@@ -240,42 +239,6 @@ func TestARevisionThatWasCompactedIsNoAnswer(t *testing.T) {
 	if _, err := c.RegisteredAt(bounded(t), "11", 2); !errors.Is(err, cluster.ErrCompacted) {
 		t.Errorf("got %v", err)
 	}
-}
-
-func TestSuccessionGuards(t *testing.T) {
-	onEach(t, func(t *testing.T, e *server) {
-		for _, row := range []struct {
-			name   string
-			change func(k cluster.Keys, s *cluster.Succession)
-			want   error
-		}{
-			{"the former registration went", func(k cluster.Keys, _ *cluster.Succession) { e.remove(t, k.Registration("11")) }, cluster.ErrChanged},
-			{"the former registration was written again", func(k cluster.Keys, _ *cluster.Succession) { e.put(t, k.Registration("11"), "{}") }, cluster.ErrChanged},
-			{"a person spoke about the former process", func(k cluster.Keys, _ *cluster.Succession) {
-				e.put(t, k.State("11"), `{"mode":"active","by":"ann"}`)
-			}, cluster.ErrChanged},
-			{"the successor went", func(k cluster.Keys, _ *cluster.Succession) { e.remove(t, k.Registration("22")) }, cluster.ErrChanged},
-			{"the successor registered itself again", func(k cluster.Keys, _ *cluster.Succession) { e.put(t, k.Registration("22"), "{}") }, cluster.ErrChanged},
-			{"a person spoke about the successor", func(k cluster.Keys, _ *cluster.Succession) {
-				e.put(t, k.State("22"), `{"mode":"drained","by":"ann"}`)
-			}, cluster.ErrChanged},
-			{"the new lease has gone", func(_ cluster.Keys, s *cluster.Succession) { s.LeaseID = 4711 }, cluster.ErrLeaseNotFound},
-		} {
-			t.Run(row.name, func(t *testing.T) {
-				c, plan := restarted(t, e, []string{"/ns/a"})
-				k := c.Keys()
-				s := plan()
-				row.change(k, &s)
-				before := e.written(t, c)
-				if _, err := c.Succeed(bounded(t), s, nil); !errors.Is(err, row.want) {
-					t.Errorf("got %v, want %v", err, row.want)
-				}
-				if now := e.written(t, c); !maps.Equal(now, before) {
-					t.Errorf("written: %v, before %v", now, before)
-				}
-			})
-		}
-	})
 }
 
 func TestTheFleetNamesABrokerByItsRegistration(t *testing.T) {

@@ -12,19 +12,8 @@ import (
 func TestEtcdTellsItsVersionToAUserWithoutRights(t *testing.T) {
 	server, _ := ownEtcd(t, nil)
 	endpoint := server.AdvertiseClientUrls[0].String()
-	admin := rawClient(t, clientv3.Config{Endpoints: []string{endpoint}})
-	ctx := bounded(t)
-	for _, err := range []error{
-		ignore(admin.RoleAdd(ctx, "root")), ignore(admin.UserAdd(ctx, "root", "secret")), ignore(admin.UserGrantRole(ctx, "root", "root")),
-		ignore(admin.UserAdd(ctx, "guest", "guest")), ignore(admin.AuthEnable(ctx)),
-	} {
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	password := t.TempDir() + "/password"
-	write(t, password, "guest")
-	c := open(t, cluster.Config{Endpoints: []string{endpoint}, User: "guest", PasswordFile: password})
+	users(t, rawClient(t, clientv3.Config{Endpoints: []string{endpoint}}), map[string]map[string]clientv3.PermissionType{"guest": nil})
+	c := open(t, as(t, endpoint, "guest", "guest"))
 	got, err := c.Version(bounded(t))
 	if err != nil || got != version.Version {
 		t.Errorf("%q %v, want %s", got, err, version.Version)
