@@ -159,12 +159,6 @@ proto: ## generate the code of the gRPC interfaces; needs protoc (protobuf-compi
 dashboards: ## generate the Grafana dashboards in dashboards/
 	cd dashboards && go run .
 
-.PHONY: grafana-library
-grafana-library: ## install what one more test of the dashboards wants; needs node and npm
-	mkdir -p $(TOOLS)/grafana
-	cd $(TOOLS)/grafana && npm install --no-save --no-audit --no-fund --ignore-scripts --legacy-peer-deps \
-		@grafana/data@12.4.10 react@18.3.1 react-dom@18.3.1 jsdom@24.1.3
-
 .PHONY: clean
 clean: ## remove what was built
 	rm -rf bin lab/.bin

@@ -2,11 +2,12 @@ package alerttest
 
 import (
 	"os"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/prometheus/alertmanager/pkg/labels"
+	"github.com/prometheus/common/model"
 	"sigs.k8s.io/yaml"
 )
 
@@ -49,31 +50,26 @@ func example(t *testing.T) (a alertmanager) {
 	return a
 }
 
-var matcher = regexp.MustCompile(`^(\w+) (=|!=|=~|!~) "([^"]*)"$`)
-
-// matches is what Alertmanager makes of matchers: all must hold, a label that is not there
-// is empty, and an expression must match the whole value.
-func matches(t *testing.T, matchers []string, labels map[string]string) bool {
+// parsed are matchers as Alertmanager reads them.
+func parsed(t *testing.T, matchers []string) (all labels.Matchers) {
 	t.Helper()
-	for _, m := range matchers {
-		parts := matcher.FindStringSubmatch(m)
-		if parts == nil {
-			t.Fatalf("matcher %s: want label = \"value\"", m)
+	for _, text := range matchers {
+		m, err := labels.ParseMatchers(text)
+		if err != nil {
+			t.Fatal(err)
 		}
-		value, holds := labels[parts[1]], false
-		switch parts[2] {
-		case "=":
-			holds = value == parts[3]
-		case "!=":
-			holds = value != parts[3]
-		default:
-			holds = regexp.MustCompile("^(?:"+parts[3]+")$").MatchString(value) == (parts[2] == "=~")
-		}
-		if !holds {
-			return false
-		}
+		all = append(all, m...)
 	}
-	return true
+	return all
+}
+
+func matches(t *testing.T, matchers []string, of map[string]string) bool {
+	t.Helper()
+	set := model.LabelSet{}
+	for name, value := range of {
+		set[model.LabelName(name)] = model.LabelValue(value)
+	}
+	return parsed(t, matchers).Matches(set)
 }
 
 func (a alertmanager) inhibits(t *testing.T, source, target map[string]string) bool {
@@ -118,13 +114,9 @@ func TestTheExampleSendsEachSeverityWhereItBelongs(t *testing.T) {
 func TestTheExampleNamesAlertsThatThereAre(t *testing.T) {
 	all := alerts(t)
 	for _, i := range example(t).Inhibit {
-		for _, m := range append(append([]string(nil), i.Source...), i.Target...) {
-			parts := matcher.FindStringSubmatch(m)
-			if parts == nil || parts[1] != "alertname" {
-				continue
-			}
-			for name := range strings.SplitSeq(parts[3], "|") {
-				if _, ok := all[name]; !ok && !strings.HasSuffix(name, ".*") {
+		for _, m := range parsed(t, append(append([]string(nil), i.Source...), i.Target...)) {
+			for name := range strings.SplitSeq(m.Value, "|") {
+				if _, ok := all[name]; m.Name == "alertname" && !ok && !strings.HasSuffix(name, ".*") {
 					t.Errorf("no alert is called %s", name)
 				}
 			}

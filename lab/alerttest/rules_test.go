@@ -4,7 +4,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -146,15 +145,6 @@ func TestEveryAlertSaysWhatAPersonNeeds(t *testing.T) {
 		}
 		if s := r.Annotations["runbook_url"]; s != runbookURL+name+".md" {
 			t.Errorf("%s: runbook_url %q", name, s)
-		}
-	}
-}
-
-func TestEveryRecordedSeriesIsNamedForItsLevelAndOperation(t *testing.T) {
-	form := regexp.MustCompile(`^(instance|job):holdfast_[a-z0-9_]+:[a-z0-9_]+$`)
-	for _, r := range shipped(t) {
-		if r.Record != "" && !form.MatchString(r.Record) {
-			t.Errorf("%s: want level:metric:operations", r.Record)
 		}
 	}
 }

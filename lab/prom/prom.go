@@ -43,7 +43,6 @@ type Config struct {
 	// FasterFor is that for single rules, by name: some are about what has a pace of its
 	// own, which does not become faster.
 	FasterFor map[string]float64
-	Jobs      []Job // how jobs are scraped that need more than plain HTTP
 	// Dial connects to targets, for those that are not reached from here. Default: plain.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	Log  *slog.Logger // of Prometheus; default: nowhere
@@ -90,7 +89,7 @@ type Prometheus struct {
 
 	mu      sync.Mutex
 	targets map[target]model.LabelSet
-	jobs    []Job // those of the present configuration
+	jobs    []string // those of the present configuration
 
 	alerts alertLog
 }
@@ -156,7 +155,7 @@ func (p *Prometheus) startScraping() (err error) {
 	if p.scrape, err = scrape.NewManager(o, p.config.Log, nil, nil, p.db, noMetrics()); err != nil {
 		return fmt.Errorf("make scrape manager: %w", err)
 	}
-	if err := p.configure(p.config.Jobs); err != nil {
+	if err := p.configure(nil); err != nil {
 		return err
 	}
 	p.wg.Go(func() { p.scrape.Run(p.sets) })

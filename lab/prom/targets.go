@@ -15,15 +15,7 @@ import (
 	"github.com/prometheus/prometheus/discovery/targetgroup"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/scrape"
-	"go.yaml.in/yaml/v3"
 )
-
-// Job says how a job is scraped: the keys of a scrape_config of Prometheus'
-// configuration besides job_name and the discovery, as YAML.
-type Job struct {
-	Name   string
-	Config string
-}
 
 // target is what tells targets apart.
 type target struct{ job, address string }
@@ -41,8 +33,8 @@ func (p *Prometheus) Target(job, address string, l map[string]string) error {
 		set[model.LabelName(name)] = model.LabelValue(value)
 	}
 	p.mu.Lock()
-	known := slices.ContainsFunc(p.jobs, func(j Job) bool { return j.Name == job })
-	jobs := append(slices.Clone(p.jobs), Job{Name: job})
+	known := slices.Contains(p.jobs, job)
+	jobs := append(slices.Clone(p.jobs), job)
 	p.targets[target{job, address}] = set
 	p.mu.Unlock()
 	if !known {
@@ -62,27 +54,12 @@ func (p *Prometheus) Forget(job, address string) error {
 }
 
 // configure gives the scrape manager a configuration with these jobs.
-func (p *Prometheus) configure(jobs []Job) error {
-	configs := []map[string]any{}
+func (p *Prometheus) configure(jobs []string) error {
+	text := fmt.Sprintf("global: {scrape_interval: %[1]v, scrape_timeout: %[1]v}\nscrape_configs:\n", p.config.ScrapeInterval)
 	for _, j := range jobs {
-		c := map[string]any{}
-		if err := yaml.Unmarshal([]byte(j.Config), &c); err != nil {
-			return fmt.Errorf("read scrape config of job %s: %w", j.Name, err)
-		}
-		c["job_name"] = j.Name
-		configs = append(configs, c)
+		text += fmt.Sprintf("  - job_name: %q\n", j)
 	}
-	text, err := yaml.Marshal(map[string]any{
-		"global": map[string]any{
-			"scrape_interval": p.config.ScrapeInterval.String(),
-			"scrape_timeout":  p.config.ScrapeInterval.String(),
-		},
-		"scrape_configs": configs,
-	})
-	if err != nil {
-		return fmt.Errorf("write prometheus configuration: %w", err)
-	}
-	c, err := promconfig.Load(string(text), p.config.Log)
+	c, err := promconfig.Load(text, p.config.Log)
 	if err != nil {
 		return fmt.Errorf("load prometheus configuration: %w", err)
 	}
@@ -100,7 +77,7 @@ func (p *Prometheus) discover() error {
 	p.mu.Lock()
 	sets := map[string][]*targetgroup.Group{}
 	for _, j := range p.jobs {
-		sets[j.Name] = nil // one that lost its last target too
+		sets[j] = nil // one that lost its last target too
 	}
 	for t, set := range p.targets {
 		set = maps.Clone(set)
