@@ -376,38 +376,6 @@ func theSetWorks(t *testing.T, d *daemon, holdfast string) {
 			t.Errorf("%s ends %s (%s)", p.name, s.Mode, s.Reason)
 		}
 	}
-	set[2].isUpdatedFromADrain()
-}
-
-// isUpdatedFromADrain plays the first update of a pod of older manifests, whose preStop
-// drains, and one more: nothing but activate ends a drain, and a preStop that fails says why
-// and keeps no pod.
-func (p *pod) isUpdatedFromADrain() {
-	t := p.t
-	p.container("nats").Lifecycle.PreStop.Exec.Command = []string{"/run/holdfast/holdfast", "drain", "--control-socket", "/run/holdfast/control.sock", "--reason", "pod_stop", "--timeout", "60s"}
-	if err := p.end(); err != nil {
-		t.Errorf("%s does not drain: %v", p.name, err)
-	}
-	p.spec = manifest(t, "base")
-	drained := func() {
-		t.Helper()
-		p.begin()
-		err := harness.Await(t.Context(), time.Minute, "the drain to be found", func(context.Context) (bool, string) {
-			s := p.status()
-			return s.Mode == "drained" && s.Reason == "pod_stop" && s.Attachment == "attached" && !s.Ready.OK, fmt.Sprint(s)
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		p.awaitRecognition()
-	}
-	drained()
-	if err := p.end(); err == nil || !strings.Contains(err.Error(), "drained (pod_stop)") {
-		t.Errorf("a drained broker leaves: %v", err)
-	}
-	drained()
-	p.must(t, "exec", p.of("holdfast"), "/holdfast", "activate")
-	p.awaitReady()
 }
 
 // lives plays the life of the first pod: its start, and what befalls its containers.

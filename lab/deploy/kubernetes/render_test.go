@@ -2,9 +2,7 @@ package kubernetes
 
 import (
 	"bytes"
-	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -215,47 +213,4 @@ func (m *manifests) container(t *testing.T, name string) *corev1.Container {
 func (m *manifests) all() []corev1.Container {
 	spec := m.set.Spec.Template.Spec
 	return slices.Concat(spec.InitContainers, spec.Containers)
-}
-
-func TestKubectlRendersWhatTheLibraryDoes(t *testing.T) {
-	kubectl, err := exec.LookPath("kubectl")
-	if err != nil {
-		t.Skip("no kubectl on PATH")
-	}
-	out, err := exec.CommandContext(t.Context(), kubectl, "kustomize", "--help").CombinedOutput()
-	if err != nil {
-		t.Skipf("this kubectl has no kustomize: %v: %s", err, out)
-	}
-	for name, dir := range variants {
-		for _, dir := range []string{filepath.Join(directory(t), dir), withComponents(t, name)} {
-			out, err := exec.CommandContext(t.Context(), kubectl, "kustomize", dir).Output()
-			if err != nil {
-				t.Errorf("%s: %v", dir, err)
-				continue
-			}
-			// The order of the documents is the version's.
-			if got, want := documents(out), documents(render(t, dir)); !slices.Equal(got, want) {
-				t.Errorf("%s: kubectl renders\n%s\nthe library\n%s", dir, strings.Join(got, "\n---\n"), strings.Join(want, "\n---\n"))
-			}
-		}
-	}
-}
-
-func documents(text []byte) []string {
-	all := strings.Split(strings.TrimSpace(string(text)), "\n---\n")
-	slices.Sort(all)
-	return all
-}
-
-func TestAnUnknownFieldIsNoticed(t *testing.T) {
-	text := render(t, filepath.Join(directory(t), "base"))
-	bad := bytes.Replace(text, []byte("shareProcessNamespace"), []byte("sharedProcessNamespace"), 1)
-	for _, doc := range bytes.Split(bad, []byte("\n---\n")) {
-		if !bytes.Contains(doc, []byte("kind: StatefulSet")) {
-			continue
-		}
-		if err := yaml.UnmarshalStrict(doc, &appsv1.StatefulSet{}); err == nil || !strings.Contains(fmt.Sprint(err), "sharedProcessNamespace") {
-			t.Errorf("a field of another name is taken: %v", err)
-		}
-	}
 }

@@ -275,19 +275,6 @@ func TestTheCompanionUnitKeepsItsBroker(t *testing.T) {
 		h.awaitMembers(broker, "the broker to start by itself", func(at map[string]int) bool { return at["nats-server"] != 0 })
 		h.activate()
 	})
-	t.Run("a broker that hangs while the lease ends is stopped", func(t *testing.T) {
-		h.awaitMembers(h.unit, "the guard", func(at map[string]int) bool { return at[guardName] != 0 })
-		h.signal("STOP", h.members(broker)["nats-server"])
-		if err := h.etcd.Freeze(); err != nil {
-			t.Fatal(err)
-		}
-		h.awaitMembers(broker, "the broker to be stopped, and to wait at the gate", func(at map[string]int) bool { return at["nats-server"] == 0 && at["holdfast"] != 0 })
-		if err := h.etcd.Thaw(); err != nil {
-			t.Fatal(err)
-		}
-		h.awaitMembers(broker, "the broker to start by itself", func(at map[string]int) bool { return at["nats-server"] != 0 })
-		h.activate()
-	})
 	t.Run("the watchdog ends a sidecar that is stuck", func(t *testing.T) {
 		was := h.show(h.unit, "NRestarts")
 		h.signal("STOP", h.members(h.unit)["holdfast"])

@@ -1,8 +1,6 @@
 package systemd
 
 import (
-	"bytes"
-	"encoding/json"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,9 +19,6 @@ const (
 	broker   = "nats-server.service"
 	gateFile = "broker-gate.conf"
 )
-
-// exposureLimit is systemd's own measure, from 0 (none) to 10; times ten.
-const exposureLimit = 15
 
 func source(t *testing.T, name string) string {
 	t.Helper()
@@ -332,36 +327,14 @@ func TestSystemdFindsNothingWrongWithTheUnits(t *testing.T) {
 			t.Errorf("%s: %v\n%s", name, err, out)
 		}
 	}
-	// It would say so.
-	bad := filepath.Join(root, "etc/systemd/system/bad.service")
-	write(t, bad, "[Service]\nExecStart=/usr/bin/holdfast\nWatchdogSecs=1\n", 0o644)
-	if out, _ := exec.CommandContext(t.Context(), program, "verify", "--root="+root, "bad.service").CombinedOutput(); !bytes.Contains(out, []byte("WatchdogSecs")) {
-		t.Errorf("a wrong key is not noticed: %s", out)
-	}
 }
 
 func TestTheUnitsAreHardlyExposed(t *testing.T) {
 	program, _ := analyze(t)
 	for _, name := range units {
-		out, err := exec.CommandContext(t.Context(), program, "security", "--offline=true", "--json=short", source(t, name)).Output()
+		out, err := exec.CommandContext(t.Context(), program, "security", "--offline=true", "--threshold=15", source(t, name)).CombinedOutput()
 		if err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
-		var rows []struct {
-			Name     string `json:"name"`
-			Set      *bool  `json:"set"`
-			Exposure string `json:"exposure"`
-		}
-		if err := json.Unmarshal(out, &rows); err != nil || len(rows) < 50 {
-			t.Fatalf("%d rows: %v", len(rows), err)
-		}
-		if cmd := exec.CommandContext(t.Context(), program, "security", "--offline=true", "--threshold=15", source(t, name)); cmd.Run() != nil {
-			t.Errorf("%s: exposed more than %d.%d", name, exposureLimit/10, exposureLimit%10)
-			for _, r := range rows {
-				if r.Exposure != "" {
-					t.Logf("  %s %s", r.Exposure, r.Name)
-				}
-			}
+			t.Errorf("%s: exposed more than 1.5 of 10: %v\n%s", name, err, out)
 		}
 	}
 }
