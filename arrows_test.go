@@ -22,13 +22,14 @@ import (
 // packages of one row know the others only through interfaces of their own.
 var arrows = map[string][]string{
 	"holdfast":                           {"holdfast/agent", "holdfast/agent/config", "holdfast/agent/control", "holdfast/agent/guard", "holdfast/agent/lease", "holdfast/agent/moving", "holdfast/brokerapi", "holdfast/cluster", "holdfast/probes", "holdfast/recovery", "holdfast/recovery/moves"},
-	"holdfast/agent":                     {"holdfast/agent/config", "holdfast/agent/control", "holdfast/agent/guard", "holdfast/agent/lease", "holdfast/agent/moving", "holdfast/agent/page", "holdfast/agent/process", "holdfast/brokerapi", "holdfast/brokerapi/access", "holdfast/cluster", "holdfast/probes", "holdfast/recovery", "holdfast/recovery/moves", "holdfast/recovery/topics"},
+	"holdfast/agent":                     {"holdfast/agent/config", "holdfast/agent/control", "holdfast/agent/guard", "holdfast/agent/lease", "holdfast/agent/moving", "holdfast/agent/process", "holdfast/agent/web", "holdfast/agent/web/page", "holdfast/brokerapi", "holdfast/brokerapi/access", "holdfast/cluster", "holdfast/probes", "holdfast/recovery", "holdfast/recovery/moves", "holdfast/recovery/topics"},
 	"holdfast/agent/config":              {"holdfast/agent/lease", "holdfast/brokerapi", "holdfast/brokerapi/access", "holdfast/brokerapi/danube", "holdfast/brokerapi/httpapi", "holdfast/brokerapi/nats", "holdfast/brokerapi/pulsar", "holdfast/cluster"},
 	"holdfast/agent/control":             {"holdfast/agent/config", "holdfast/agent/guard", "holdfast/agent/moving", "holdfast/agent/process", "holdfast/probes", "holdfast/recovery"},
 	"holdfast/agent/guard":               {"holdfast/agent/lease", "holdfast/agent/process"},
 	"holdfast/agent/lease":               {},
 	"holdfast/agent/moving":              {"holdfast/brokerapi", "holdfast/cluster", "holdfast/recovery/moves"},
-	"holdfast/agent/page":                {},
+	"holdfast/agent/web":                 {"holdfast/agent/config", "holdfast/agent/control", "holdfast/agent/web/page", "holdfast/probes"},
+	"holdfast/agent/web/page":            {},
 	"holdfast/agent/process":             {"holdfast/probes"},
 	"holdfast/agent/simulation":          {},
 	"holdfast/recovery":                  {},
@@ -36,6 +37,7 @@ var arrows = map[string][]string{
 	"holdfast/recovery/topics":           {"holdfast/recovery"},
 	"holdfast/probes":                    {"holdfast/brokerapi/hosts"},
 	"holdfast/internal/raced":            {},
+	"holdfast/internal/testcert":         {},
 	"holdfast/internal/testseed":         {},
 	"holdfast/standstill":                {},
 	"holdfast/cluster":                   {"holdfast/brokerapi/access", "holdfast/brokerapi/hosts"}, // leaves: TLS files, addresses

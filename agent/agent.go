@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/http"
 	"os"
 	"os/signal"
 	"runtime"
@@ -21,8 +22,9 @@ import (
 	"holdfast/agent/control"
 	"holdfast/agent/lease"
 	"holdfast/agent/moving"
-	"holdfast/agent/page"
 	"holdfast/agent/process"
+	"holdfast/agent/web"
+	"holdfast/agent/web/page"
 	"holdfast/brokerapi"
 	"holdfast/cluster"
 	"holdfast/probes"
@@ -320,7 +322,7 @@ func (a *agent) serve(ctx context.Context) error {
 
 	parts, stop := context.WithCancel(a.life0)
 	defer stop()
-	a.feed = page.NewFeed(watched{a})
+	a.feed = web.NewFeed(a.status, a.journal, a.settings)
 	servers, err := a.listen(parts, reg)
 	if err != nil {
 		return err
@@ -424,13 +426,15 @@ func (a *agent) serve(ctx context.Context) error {
 }
 
 // listen opens the listeners for probes, web and control, in this order.
-func (a *agent) listen(base context.Context, reg *prometheus.Registry) (servers []Server, err error) {
-	for _, l := range []Listener{
+func (a *agent) listen(base context.Context, reg *prometheus.Registry) (servers []web.Server, err error) {
+	for _, l := range []web.Listener{
 		{Setting: "--probe-listen", Network: "tcp", Addr: a.cfg.ProbeListen, Handler: a.probeHandler()},
 		{Setting: "--web-listen", Network: "tcp", Addr: a.cfg.WebListen, Handler: a.webHandler(reg), WebConfig: a.cfg.WebConfigFile},
 		{Setting: "--control-socket", Network: "unix", Addr: a.cfg.ControlSocket, Handler: a.controlHandler()},
 	} {
-		l.Later = l.Network == "unix" && !a.dir.fresh
+		if l.Network == "unix" && !a.dir.fresh {
+			l.Later = unwritable
+		}
 		l.Base, l.Log = base, a.log.With("part", strings.TrimPrefix(l.Setting, "--"))
 		server, err := a.world.Listen(l)
 		if err != nil {
@@ -526,4 +530,8 @@ func (a *agent) brokerLoss() <-chan struct{} {
 		}
 	})
 	return merged
+}
+
+func (a *agent) webHandler(reg *prometheus.Registry) http.Handler {
+	return web.Site{Metrics: reg, Status: a.status, Live: a.liveChecks, Ready: a.readyChecks, Feed: a.feed, Reload: a.serveWebReload, Log: a.log}.Handler()
 }

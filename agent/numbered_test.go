@@ -25,6 +25,7 @@ import (
 	"holdfast/agent/config"
 	"holdfast/agent/control"
 	"holdfast/agent/lease"
+	"holdfast/agent/web"
 	"holdfast/brokerapi"
 	"holdfast/cluster"
 	etcd "holdfast/cluster/memory"
@@ -302,7 +303,7 @@ func (n *numbered) world() World {
 		Etcd: func(c cluster.Config, log *slog.Logger) (*cluster.Client, Line, error) {
 			return cluster.Over(c, lossy{n.store.Conn(nil), n}, log), numberedLine{cluster.Over(c, lossy{n.store.Conn(nil), n}, log)}, nil
 		},
-		Listen: func(l Listener) (Server, error) {
+		Listen: func(l web.Listener) (web.Server, error) {
 			n.set(func() { n.servers[l.Setting] = l.Handler })
 			return idleServer(make(chan struct{})), nil
 		},

@@ -20,6 +20,7 @@ import (
 
 	"holdfast/agent/config"
 	"holdfast/agent/control"
+	"holdfast/agent/web"
 	"holdfast/brokerapi/access"
 	"holdfast/cluster"
 	"holdfast/probes"
@@ -218,18 +219,15 @@ func (a *agent) serveReload(w http.ResponseWriter, r *http.Request) {
 	control.Respond(w, done, err)
 }
 
-// reloadPath is the one thing on the web listener that is no read.
-const reloadPath = "/-/reload"
-
 // serveWebReload is as Prometheus has it, but only for those who had to show who they are.
 func (a *agent) serveWebReload(w http.ResponseWriter, r *http.Request) {
 	access, err := config.ReadWebAccess(a.cfg.WebConfigFile)
 	if err != nil || !access.Shown(r) {
-		control.RefuseWith(w, http.StatusForbidden, control.ExitRefused, errors.New("POST "+reloadPath+
+		control.RefuseWith(w, http.StatusForbidden, control.ExitRefused, errors.New("POST "+web.ReloadPath+
 			" is only for those who show a password or a certificate: set --web-config-file with basic_auth_users or RequireAndVerifyClientCert; or send SIGHUP, or run 'holdfast reload'"))
 		return
 	}
-	done, err := a.reload(r.Context(), "POST "+reloadPath)
+	done, err := a.reload(r.Context(), "POST "+web.ReloadPath)
 	control.Respond(w, done, err)
 }
 

@@ -3,14 +3,16 @@ package agent
 import (
 	"path/filepath"
 	"testing"
+
+	"holdfast/internal/testcert"
 )
 
 // What is tried is what would be used: a pair that does not belong together passes as files.
 func TestAReloadTriesTheFilesThatSettingsName(t *testing.T) {
 	dir := t.TempDir()
-	ca := newAuthority(t, dir)
-	ca.server("one")
-	ca.server("two")
+	ca := testcert.New(t, dir)
+	ca.Server("one")
+	ca.Server("two")
 	file := func(name string) string { return filepath.Join(dir, name) }
 	c := natsDefaults()
 	c.EtcdEndpoints, c.EtcdCert, c.EtcdKey = []string{"https://127.0.0.1:1"}, file("one.pem"), file("one-key.pem")

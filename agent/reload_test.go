@@ -23,6 +23,8 @@ import (
 
 	"holdfast/agent/config"
 	"holdfast/agent/control"
+	"holdfast/agent/web"
+	"holdfast/internal/testcert"
 	"holdfast/probes"
 )
 
@@ -355,8 +357,8 @@ func TestAReloadOverTheWebIsOnlyForThoseWhoShowWhoTheyAre(t *testing.T) {
 				if path == "" {
 					f.write("health-fall: 4\n")
 				}
-				newAuthority(t, dir).server("server")
-				r := httptest.NewRequest("POST", reloadPath, nil)
+				testcert.New(t, dir).Server("server")
+				r := httptest.NewRequest("POST", web.ReloadPath, nil)
 				if tt.site != "" {
 					r.Header.Set("Sec-Fetch-Site", tt.site)
 				}
@@ -369,7 +371,7 @@ func TestAReloadOverTheWebIsOnlyForThoseWhoShowWhoTheyAre(t *testing.T) {
 					t.Error(w.Body)
 				}
 				w = httptest.NewRecorder()
-				if l.webHandler(prometheus.NewRegistry()).ServeHTTP(w, httptest.NewRequest("GET", reloadPath, nil)); w.Code < 400 {
+				if l.webHandler(prometheus.NewRegistry()).ServeHTTP(w, httptest.NewRequest("GET", web.ReloadPath, nil)); w.Code < 400 {
 					t.Errorf("GET: %d", w.Code)
 				}
 			})

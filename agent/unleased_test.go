@@ -19,6 +19,7 @@ import (
 	"holdfast/agent/config"
 	"holdfast/agent/control"
 	"holdfast/agent/lease"
+	"holdfast/agent/web"
 	"holdfast/brokerapi"
 	"holdfast/cluster"
 	"holdfast/probes"
@@ -127,7 +128,7 @@ func (o *ownCluster) world() World {
 			o.t.Error("an etcd was asked for")
 			return nil, nil, errors.New("there is none")
 		},
-		Listen: func(l Listener) (Server, error) {
+		Listen: func(l web.Listener) (web.Server, error) {
 			o.set(func() { o.servers[l.Setting] = l.Handler })
 			return &deafServer{closed: make(chan struct{})}, nil
 		},

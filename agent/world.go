@@ -5,7 +5,6 @@ import (
 	"errors"
 	"log/slog"
 	"net"
-	"net/http"
 	"os"
 	"strconv"
 
@@ -13,6 +12,7 @@ import (
 	"holdfast/agent/control"
 	"holdfast/agent/lease"
 	"holdfast/agent/process"
+	"holdfast/agent/web"
 	"holdfast/brokerapi"
 	"holdfast/cluster"
 	"holdfast/probes"
@@ -31,7 +31,7 @@ type World struct {
 	// Etcd returns the main connections and the renewals' own.
 	Etcd func(cluster.Config, *slog.Logger) (*cluster.Client, Line, error)
 	// Listen opens one listener. Its errors name the setting, the value and the remedy.
-	Listen func(Listener) (Server, error)
+	Listen func(web.Listener) (web.Server, error)
 	// Process watches the broker's process; nil: there is none to watch.
 	Process func(config.Config, *slog.Logger) *probes.Process
 	// Hold keeps a connection to the broker until ctx ends; nil: nobody does.
@@ -97,26 +97,6 @@ type Guard interface {
 	Disarm()
 }
 
-// Listener is what one of the sidecar's servers listens on.
-type Listener struct {
-	Setting       string // such as "--probe-listen"
-	Network, Addr string
-	Handler       http.Handler
-	Base          context.Context // of every request
-	// WebConfig is a file of exporter-toolkit with TLS and users; empty: neither.
-	WebConfig string
-	// Later: a socket whose directory cannot be written is opened once it can.
-	Later bool
-	Log   *slog.Logger
-}
-
-// Server is a listener that is open. Serve returns nil after Close.
-type Server interface {
-	Addr() string
-	Serve() error
-	Close() error
-}
-
 // realWorld is the one that there is.
 func realWorld() World {
 	return World{
@@ -125,7 +105,7 @@ func realWorld() World {
 			return config.Drivers[c.Driver].New(c, store, log) // Validate knows it
 		},
 		Etcd:      openEtcd,
-		Listen:    openListener,
+		Listen:    web.Open,
 		Process:   watchProcess,
 		Hold:      holdBroker,
 		Stopper:   openStopper,

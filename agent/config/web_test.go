@@ -1,18 +1,15 @@
 package config
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/pem"
-	"math/big"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"holdfast/internal/testcert"
 )
 
 const (
@@ -27,28 +24,6 @@ func write(t *testing.T, dir, name, content string) (path string) {
 		t.Fatal(err)
 	}
 	return path
-}
-
-// writeCertificate writes server.pem, server-key.pem and ca.pem: one that signed itself.
-func writeCertificate(t *testing.T, dir string) {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	form := &x509.Certificate{SerialNumber: big.NewInt(1)}
-	cert, err := x509.CreateCertificate(rand.Reader, form, form, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	secret, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	public := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert}))
-	write(t, dir, "server.pem", public)
-	write(t, dir, "ca.pem", public)
-	write(t, dir, "server-key.pem", string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret})))
 }
 
 func TestABadWebConfigFileNamesSettingFileAndRemedyAndNoSecret(t *testing.T) {
@@ -71,7 +46,7 @@ func TestABadWebConfigFileNamesSettingFileAndRemedyAndNoSecret(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			dir := t.TempDir()
-			writeCertificate(t, dir)
+			testcert.New(t, dir).Server("server")
 			path := write(t, dir, "web.yaml", tt.file)
 			_, err := Load(Sources{Flags: map[string][]string{"driver": {"nats"}, "web-config-file": {path}}})
 			want := ""

@@ -21,6 +21,7 @@ import (
 	"holdfast/agent/config"
 	"holdfast/agent/control"
 	"holdfast/agent/lease"
+	"holdfast/agent/web"
 	"holdfast/brokerapi"
 	"holdfast/cluster"
 	"holdfast/cluster/memory"
@@ -221,7 +222,7 @@ func (n *node) world(l *life) agent.World {
 			return n.client(n.ways(l, true), c, log), &line{n: n, ways: own, client: n.client(own, c, log),
 				renewals: n.client(own, one, log), ready: make(chan struct{})}, nil
 		},
-		Listen: func(s agent.Listener) (agent.Server, error) {
+		Listen: func(s web.Listener) (web.Server, error) {
 			l.mu.Lock()
 			defer l.mu.Unlock()
 			l.servers[s.Setting] = s.Handler

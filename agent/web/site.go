@@ -1,17 +1,19 @@
-package agent
+package web
 
 import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"holdfast/agent/config"
 	"holdfast/agent/control"
-	"holdfast/agent/page"
+	"holdfast/agent/web/page"
 	"holdfast/probes"
 )
 
@@ -19,19 +21,32 @@ import (
 // of /metrics holds some 100 kB.
 const maxAnswers = 32
 
-// webHandler serves metrics and the status. It changes nothing: whatever is registered
+// ReloadPath is the one thing on the web listener that is no read.
+const ReloadPath = "/-/reload"
+
+// Site is what the web listener shows of a sidecar.
+type Site struct {
+	Metrics     *prometheus.Registry
+	Status      func() control.Status
+	Live, Ready func() []probes.Check
+	Feed        *page.Feed       // who watches the status page
+	Reload      http.HandlerFunc // at ReloadPath; it judges who asks, but for pages of other sites
+	Log         *slog.Logger
+}
+
+// Handler serves metrics and the status. It changes nothing: whatever is registered
 // here, only GET and HEAD get through to it, and a reload.
-func (a *agent) webHandler(reg *prometheus.Registry) http.Handler {
+func (s Site) Handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{EnableOpenMetrics: true, Registry: reg}))
-	mux.HandleFunc("GET /api/status", func(w http.ResponseWriter, r *http.Request) { control.Reply(w, a.status()) })
+	mux.Handle("GET /metrics", promhttp.HandlerFor(s.Metrics, promhttp.HandlerOpts{EnableOpenMetrics: true, Registry: s.Metrics}))
+	mux.HandleFunc("GET /api/status", func(w http.ResponseWriter, r *http.Request) { control.Reply(w, s.Status()) })
 	mux.Handle("GET /{$}", page.Handler())
-	mux.HandleFunc("GET /-/healthy", a.answer(a.liveChecks))
-	mux.HandleFunc("GET /-/ready", a.answer(a.readyChecks))
-	mux.Handle("POST "+reloadPath, http.NewCrossOriginProtection().Handler(http.HandlerFunc(a.serveWebReload)))
+	mux.HandleFunc("GET /-/healthy", s.answer(s.Live))
+	mux.HandleFunc("GET /-/ready", s.answer(s.Ready))
+	mux.Handle("POST "+ReloadPath, http.NewCrossOriginProtection().Handler(s.Reload))
 	all := http.NewServeMux()
 	all.Handle("/", few(maxAnswers, mux))
-	all.HandleFunc("GET /api/events", unbounded(a.feed.ServeHTTP)) // has a bound of its own
+	all.HandleFunc("GET /api/events", unbounded(s.Feed.ServeHTTP)) // has a bound of its own
 	return guarded(all)
 }
 
@@ -72,7 +87,7 @@ func guarded(h http.Handler) http.Handler {
 				head.Set(name, value)
 			}
 		}
-		if r.Method != http.MethodGet && r.Method != http.MethodHead && !(r.Method == http.MethodPost && r.URL.Path == reloadPath) {
+		if r.Method != http.MethodGet && r.Method != http.MethodHead && !(r.Method == http.MethodPost && r.URL.Path == ReloadPath) {
 			head.Set("Allow", "GET, HEAD")
 			http.Error(w, "only GET and HEAD: this listener changes nothing", http.StatusMethodNotAllowed)
 			return
@@ -91,9 +106,9 @@ func unbounded(h http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-func (a *agent) answer(checks func() []probes.Check) http.HandlerFunc {
+func (s Site) answer(checks func() []probes.Check) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		causes := probes.Causes(checks(), a.log)
+		causes := probes.Causes(checks(), s.Log)
 		if len(causes) == 0 {
 			_, _ = io.WriteString(w, "ok\n")
 			return
@@ -105,9 +120,17 @@ func (a *agent) answer(checks func() []probes.Check) http.HandlerFunc {
 	}
 }
 
-// watched is what the status page shows of the sidecar. It tells nothing that
-// /api/status and the log do not.
-type watched struct{ a *agent }
+// NewFeed is for the status page of a sidecar. It tells nothing that /api/status and the log do not.
+func NewFeed(status func() control.Status, journal *control.Journal, settings func() *config.Config) *page.Feed {
+	return page.NewFeed(watched{status, journal, settings})
+}
+
+// watched is what the status page shows of a sidecar.
+type watched struct {
+	status   func() control.Status
+	journal  *control.Journal
+	settings func() *config.Config
+}
 
 // told is a journal entry with what `holdfast explain` says of it: whoever looks at a
 // page that has lost its sidecar cannot ask any more.
@@ -120,7 +143,7 @@ type told struct {
 
 // Status implements page.Source.
 func (w watched) Status() (data []byte, same string) {
-	s := w.a.status()
+	s := w.status()
 	data, _ = json.Marshal(s) // strings and numbers: it cannot fail
 	s.At = s.Since
 	s.Lease.RemainingSeconds, s.Lease.FenceInSeconds, s.Lease.FailingSeconds = 0, 0, 0
@@ -135,11 +158,11 @@ func (w watched) Status() (data []byte, same string) {
 
 // Journal implements page.Source.
 func (w watched) Journal(after int64, most int) ([]page.Entry, <-chan struct{}) {
-	events, more := w.a.journal.Since(after)
+	events, more := w.journal.Since(after)
 	events = events[:min(most, len(events))]
 	list := make([]page.Entry, 0, len(events))
 	for _, e := range events {
-		x := control.Explain(e, *w.a.settings())
+		x := control.Explain(e, *w.settings())
 		data, _ := json.Marshal(told{e, x.Why, x.Avoid, x.Next})
 		list = append(list, page.Entry{ID: e.ID, Data: data})
 	}
@@ -147,4 +170,4 @@ func (w watched) Journal(after int64, most int) ([]page.Entry, <-chan struct{}) 
 }
 
 // Newest implements page.Source.
-func (w watched) Newest() int64 { return w.a.journal.Newest() }
+func (w watched) Newest() int64 { return w.journal.Newest() }

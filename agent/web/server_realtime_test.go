@@ -1,21 +1,15 @@
-package agent
+package web
 
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/binary"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
-	"math/big"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -27,9 +21,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
-	"holdfast/agent/page"
+	"holdfast/internal/testcert"
 )
 
 // The hashes of one password, which takes a millisecond, or about a second, to try.
@@ -38,71 +30,6 @@ const (
 	cheapHash  = "$2a$04$QGPg9.e8aaijE.G3DXwFXuhdyXkclIOFuq.KeKLctwB5G8iyjfKMC"
 	costlyHash = "$2a$14$hFSDFcj8BU5DCc0Q9jjFh..3DPuhGCnXEB3HyvQ4GfySCY2ry.N3q"
 )
-
-// patience bounds the wait for an answer on a machine that is busy; it is no claim.
-const patience = 60 * time.Second
-
-// authority signs the certificates of a test.
-type authority struct {
-	t    *testing.T
-	dir  string
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
-}
-
-func newAuthority(t *testing.T, dir string) *authority {
-	t.Helper()
-	a := &authority{t: t, dir: dir}
-	a.cert, a.key = a.write("ca", &x509.Certificate{IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign})
-	return a
-}
-
-// write makes name.pem and name-key.pem.
-func (a *authority) write(name string, c *x509.Certificate) (*x509.Certificate, *ecdsa.PrivateKey) {
-	a.t.Helper()
-	ok := func(err error) {
-		if err != nil {
-			a.t.Helper()
-			a.t.Fatal(err)
-		}
-	}
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	ok(err)
-	c.SerialNumber, c.Subject = big.NewInt(time.Now().UnixNano()), pkix.Name{CommonName: name}
-	c.NotBefore, c.NotAfter = time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
-	parent, signer := a.cert, a.key
-	if parent == nil {
-		parent, signer = c, key
-	}
-	der, err := x509.CreateCertificate(rand.Reader, c, parent, &key.PublicKey, signer)
-	ok(err)
-	raw, err := x509.MarshalECPrivateKey(key)
-	ok(err)
-	ok(os.WriteFile(filepath.Join(a.dir, name+".pem"), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600))
-	ok(os.WriteFile(filepath.Join(a.dir, name+"-key.pem"), pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: raw}), 0o600))
-	parsed, err := x509.ParseCertificate(der)
-	ok(err)
-	return parsed, key
-}
-
-func (a *authority) server(name string) {
-	a.write(name, &x509.Certificate{IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
-}
-
-// client trusts the authority, and shows the certificate of that name; empty: none.
-func (a *authority) client(name string) *http.Client {
-	a.t.Helper()
-	c := &tls.Config{RootCAs: x509.NewCertPool()}
-	c.RootCAs.AddCert(a.cert)
-	if name != "" {
-		pair, err := tls.LoadX509KeyPair(filepath.Join(a.dir, name+".pem"), filepath.Join(a.dir, name+"-key.pem"))
-		if err != nil {
-			a.t.Fatal(err)
-		}
-		c.Certificates = []tls.Certificate{pair}
-	}
-	return &http.Client{Transport: &http.Transport{TLSClientConfig: c, DisableKeepAlives: true}, Timeout: patience}
-}
 
 // served opens a listener, serves it until the test ends, and returns its address.
 func served(t *testing.T, l Listener) string {
@@ -114,7 +41,7 @@ func served(t *testing.T, l Listener) string {
 		l.Log = slog.New(slog.DiscardHandler)
 	}
 	l.Base = t.Context()
-	s, err := openListener(l)
+	s, err := Open(l)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,6 +57,9 @@ func served(t *testing.T, l Listener) string {
 	})
 	return s.Addr()
 }
+
+// patience bounds the wait for an answer on a machine that is busy; it is no claim.
+const patience = 60 * time.Second
 
 // webConfigFile writes a web config file into dir.
 func webConfigFile(t *testing.T, dir, text string) string {
@@ -170,9 +100,9 @@ var plain = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Ti
 
 func TestTheWebListenerAsksForWhatItsFileDemands(t *testing.T) {
 	dir := t.TempDir()
-	ca := newAuthority(t, dir)
-	ca.server("server")
-	ca.write("scraper", &x509.Certificate{ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+	ca := testcert.New(t, dir)
+	ca.Server("server")
+	ca.Write("scraper", &x509.Certificate{ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
 	const users = "basic_auth_users:\n  prometheus: " + cheapHash + "\n"
 	const withTLS = "tls_server_config:\n  cert_file: server.pem\n  key_file: server-key.pem\n"
 	for _, tt := range []struct {
@@ -184,12 +114,12 @@ func TestTheWebListenerAsksForWhatItsFileDemands(t *testing.T) {
 		{"users, with a wrong one", users, func(a string) (int, string) { return fetch(plain, "GET", "http://"+a, "prometheus", "guess") }, 401},
 		{"users, with another's name", users, func(a string) (int, string) { return fetch(plain, "GET", "http://"+a, "root", password) }, 401},
 		{"users, with none", users, func(a string) (int, string) { return fetch(plain, "GET", "http://"+a, "", "") }, 401},
-		{"TLS", withTLS, func(a string) (int, string) { return fetch(ca.client(""), "GET", "https://"+a, "", "") }, 200},
+		{"TLS", withTLS, func(a string) (int, string) { return fetch(ca.Client(""), "GET", "https://"+a, "", "") }, 200},
 		{"TLS, spoken to without", withTLS, func(a string) (int, string) { return fetch(plain, "GET", "http://"+a, "", "") }, 400},
 		{"client certificates, with one", withTLS + "  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: ca.pem\n",
-			func(a string) (int, string) { return fetch(ca.client("scraper"), "GET", "https://"+a, "", "") }, 200},
+			func(a string) (int, string) { return fetch(ca.Client("scraper"), "GET", "https://"+a, "", "") }, 200},
 		{"client certificates, with none", withTLS + "  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: ca.pem\n",
-			func(a string) (int, string) { return fetch(ca.client(""), "GET", "https://"+a, "", "") }, 0},
+			func(a string) (int, string) { return fetch(ca.Client(""), "GET", "https://"+a, "", "") }, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			address := served(t, Listener{Setting: "--web-listen", Handler: saying("metrics"), WebConfig: webConfigFile(t, dir, tt.file)})
@@ -203,12 +133,12 @@ func TestTheWebListenerAsksForWhatItsFileDemands(t *testing.T) {
 
 func TestACertificateThatIsRenewedIsServedWithoutARestart(t *testing.T) {
 	dir := t.TempDir()
-	ca := newAuthority(t, dir)
-	ca.server("server")
+	ca := testcert.New(t, dir)
+	ca.Server("server")
 	address := served(t, Listener{Handler: saying("metrics"),
 		WebConfig: webConfigFile(t, dir, "tls_server_config:\n  cert_file: server.pem\n  key_file: server-key.pem\n")})
 	serial := func() string {
-		c, err := tls.Dial("tcp", address, ca.client("").Transport.(*http.Transport).TLSClientConfig)
+		c, err := tls.Dial("tcp", address, ca.Client("").Transport.(*http.Transport).TLSClientConfig)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -216,7 +146,7 @@ func TestACertificateThatIsRenewedIsServedWithoutARestart(t *testing.T) {
 		return c.ConnectionState().PeerCertificates[0].SerialNumber.String()
 	}
 	before := serial()
-	ca.server("server")
+	ca.Server("server")
 	if after := serial(); after == before {
 		t.Error("the certificate is the one from before")
 	}
@@ -282,10 +212,10 @@ func TestWhoHoldsConnectionsLocksNobodyOut(t *testing.T) {
 // frame that it is sent; see RFC 9113, section 6.5.
 func TestOneConnectionBringsSoManyRequestsAtATime(t *testing.T) {
 	dir := t.TempDir()
-	ca := newAuthority(t, dir)
-	ca.server("server")
+	ca := testcert.New(t, dir)
+	ca.Server("server")
 	address := served(t, Listener{Handler: saying("ok"), WebConfig: webConfigFile(t, dir, "tls_server_config:\n  cert_file: server.pem\n  key_file: server-key.pem\n")})
-	settings := ca.client("").Transport.(*http.Transport).TLSClientConfig
+	settings := ca.Client("").Transport.(*http.Transport).TLSClientConfig
 	settings.NextProtos = []string{"h2"}
 	c, err := tls.Dial("tcp", address, settings)
 	if err != nil {
@@ -375,7 +305,7 @@ func TestOnlyOurOwnFaultsOfAListenerAreLogged(t *testing.T) {
 	var lines lockedBuffer
 	log := slog.New(slog.NewTextHandler(&lines, nil))
 	dir := t.TempDir()
-	newAuthority(t, dir).server("server")
+	testcert.New(t, dir).Server("server")
 	address := served(t, Listener{Handler: saying("x"), Log: log,
 		WebConfig: webConfigFile(t, dir, "tls_server_config:\n  cert_file: server.pem\n  key_file: server-key.pem\n")})
 	fetch(plain, "GET", "http://"+address, "", "")
@@ -432,46 +362,6 @@ func TestTheControlSocketIsForItsOwnUserByModeAndByCredentials(t *testing.T) {
 	}
 	if code, body := overControl(path); code != http.StatusOK || body != "status" {
 		t.Errorf("our own user: %d %s", code, body)
-	}
-}
-
-// snapshotOfState is all that a request could change in a sidecar that does not run.
-func snapshotOfState(a *agent) string {
-	events, _ := a.journal.Since(0)
-	return fmt.Sprint(a.status().Mode, a.status().Reason, a.pausing.Load(), len(events), len(a.inbox))
-}
-
-func TestTheWebListenerChangesNothingWhateverIsAsked(t *testing.T) {
-	a := built(t)
-	a.feed = page.NewFeed(watched{a})
-	h := a.webHandler(prometheus.NewRegistry())
-	before := snapshotOfState(a)
-	paths := []string{"/", "/metrics", "/api/status", "/api/events", "/api/page", "/-/healthy", "/-/ready", "/-/quit", "/-/reload/", "/nothing",
-		"/v1/status", "/v1/drain", "/v1/activate", "/v1/confirm", "/v1/pause", "/v1/resume", "/v1/reload", "/v1/events", "/debug/pprof/", "/debug/requests", "/debug/vars"}
-	for _, method := range []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "PROPFIND", "reload"} {
-		for _, path := range paths {
-			ctx, cancel := context.WithCancel(t.Context())
-			cancel() // an answer that streams ends
-			w := httptest.NewRecorder()
-			h.ServeHTTP(w, httptest.NewRequest(method, path, strings.NewReader(`{"reason":"mine","for_seconds":60,"owner":"x"}`)).WithContext(ctx))
-			reads := method == "GET" || method == "HEAD"
-			if !reads && (w.Code != http.StatusMethodNotAllowed || w.Header().Get("Allow") != "GET, HEAD") {
-				t.Errorf("%s %s: %d, Allow %q", method, path, w.Code, w.Header().Get("Allow"))
-			}
-			if reads && strings.HasPrefix(path, "/v1/") || strings.HasPrefix(path, "/debug/") && w.Code < 400 {
-				if w.Code != http.StatusNotFound {
-					t.Errorf("%s %s: %d", method, path, w.Code)
-				}
-			}
-			for _, name := range []string{"Content-Security-Policy", "X-Content-Type-Options", "X-Frame-Options", "Referrer-Policy"} {
-				if w.Header().Get(name) == "" {
-					t.Errorf("%s %s: no %s", method, path, name)
-				}
-			}
-		}
-	}
-	if after := snapshotOfState(a); after != before {
-		t.Errorf("before %s, after %s", before, after)
 	}
 }
 

@@ -1,4 +1,7 @@
-package agent
+// Package web is how a sidecar listens: TCP and unix sockets that bear whoever comes, and the site on
+// --web-listen with metrics, status and the status page. Nothing that comes in over TCP changes the
+// sidecar but a reload by somebody who showed who he is.
+package web
 
 import (
 	"cmp"
@@ -35,6 +38,30 @@ const (
 	writeTimeout   = 10 * time.Second // of an answer; over TCP, unless it streams
 )
 
+// Listener is what one of the sidecar's servers listens on.
+type Listener struct {
+	Setting       string // such as "--probe-listen"
+	Network, Addr string
+	Handler       http.Handler
+	Base          context.Context // of every request
+	// WebConfig is a file of exporter-toolkit with TLS and users; empty: neither.
+	WebConfig string
+	// Later reports whether a unix socket that cannot be opened for that reason is opened once it
+	// can; nil: none is.
+	Later func(error) bool
+	Log   *slog.Logger
+}
+
+// Server is a listener that is open. Serve returns nil after Close.
+type Server interface {
+	Addr() string
+	Serve() error
+	Close() error
+}
+
+// lookEvery is the pause between two looks whether a socket's file is still there.
+const lookEvery = 2 * time.Second
+
 // socketServer serves HTTP on a socket.
 type socketServer struct {
 	listener  net.Listener
@@ -43,7 +70,8 @@ type socketServer struct {
 	log       *slog.Logger
 }
 
-func openListener(l Listener) (Server, error) {
+// Open opens a listener. Its errors name the setting, the value and the remedy.
+func Open(l Listener) (Server, error) {
 	open := func() (net.Listener, error) { return listen(l.Setting, l.Network, l.Addr) }
 	if l.Network == "unix" {
 		open = func() (net.Listener, error) { return listenControl(l) }
@@ -118,7 +146,7 @@ type controlListener struct {
 func listenControl(l Listener) (net.Listener, error) {
 	c := &controlListener{l: l, ending: make(chan struct{})}
 	err := c.bind()
-	if l.Later && unwritable(err) {
+	if l.Later != nil && l.Later(err) {
 		c.fails(err)
 		err = nil
 	}
