@@ -2,7 +2,6 @@ package memory_test
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"testing"
 	"testing/synctest"
@@ -164,25 +163,6 @@ func TestAWatchGoesOnAfterACut(t *testing.T) {
 			})
 		})
 	}
-}
-
-func TestAWriteOfWhichTheAnswerIsLostHasHappened(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s, link := memory.New(memory.Config{}), memory.NewLink()
-		c := over(t, s, link)
-		link.Cut(memory.Replies)
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		_, err := c.PutState(ctx, "b1", cluster.State{Mode: cluster.ModeActive}, 0)
-		if cluster.Classify(err) != cluster.ClassTimeout || !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("got %v", err)
-		}
-		s.Inspect(func(v memory.View) {
-			if _, ok := v.Get(c.Keys().State("b1")); !ok {
-				t.Error("not written")
-			}
-		})
-	})
 }
 
 func TestALateRequestIsDeliveredAfterTheCallerHasGivenUp(t *testing.T) {
