@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"reflect"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -175,24 +174,6 @@ func TestAGuardWhoseLogNobodyReadsGoesOn(t *testing.T) {
 	s.awaitEnd() // which the guard tells
 	again := s.restarted()
 	s.await("the guard to stop the broker again", again.frozenOrEnded)
-}
-
-func TestAStandingGuardIsEndedByHand(t *testing.T) {
-	t.Parallel()
-	s, c, freeze := supervised(t)
-	c.Arm(validFor(600 * time.Millisecond))
-	freeze()
-	s.awaitEnd()
-	syscall.Kill(s.guard(), syscall.SIGKILL)
-	s.await("the end of the guard", func() bool { return s.guard() == 0 })
-	if left, ok := StandingOf(s.dir); ok {
-		t.Errorf("its pid is still taken for a guard: %s", left)
-	}
-	again := s.restarted()
-	time.Sleep(4 * SeekEvery) // this long nothing may happen
-	if again.ended() {
-		t.Error("stopped by nobody")
-	}
 }
 
 func TestAStandingGuardThatNobodyCanTakeOverEnds(t *testing.T) {
@@ -367,27 +348,6 @@ func TestANameOfSeveralProcessesIsNobodysAndThatIsSaidOnce(t *testing.T) {
 	}
 }
 
-func TestAGuardLooksForNobodyWhileTheLoopBeats(t *testing.T) {
-	s := newStage(t)
-	w, _, _ := turning(t, post{Broker: Broker{Name: "restarted"}})
-	restarted := &stub{t: s.target()}
-	w.stopper, w.seeker = restarted, restarted
-	s.await("the clock tick in which it started to be over", func() bool { return lease.BootClock() > born(restarted.t) })
-	now := lease.BootClock()
-	w.page.postpone(now, now)
-	for range 5 {
-		w.page.beat.Store(int64(lease.BootClock()))
-		w.turn()
-	}
-	if restarted.stops != 0 {
-		t.Errorf("%d stops", restarted.stops)
-	}
-	w.page.beat.Store(1)
-	if w.turn(); restarted.stops != 1 { // it is older than the moment
-		t.Errorf("silent, and %d stops", restarted.stops)
-	}
-}
-
 func TestAPostThatIsHalfWrittenIsNotTaken(t *testing.T) {
 	first := post{Target: process.Target{Pid: 11, StartTicks: 1}, Broker: Broker{Name: "one", StopCommand: "true"}}
 	w, _, _ := turning(t, first)
@@ -427,28 +387,6 @@ func TestAGuardKeepsItsPostUntilItCanTakeTheNext(t *testing.T) {
 	}
 }
 
-// An idle guard sleeps for as long as its page allows.
-func TestAWordSaysHowLongTheGuardMaySleep(t *testing.T) {
-	v := lease.Validity{SentAt: at, TTL: 32 * time.Second, Margin: 12 * time.Second}
-	pg, f, err := newPage()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	if pg.arm(v, at) {
-		t.Error("the first word need not wake anybody")
-	}
-	if d := Decide(Sight{Orders: pg.orders(), Born: 1}, at); d.Until != in(v.TTL/2) {
-		t.Errorf("%+v", d)
-	}
-	if v.SentAt = in(time.Second); pg.arm(v, at) {
-		t.Error("a later word need not wake anybody")
-	}
-	if v.TTL = 10 * time.Second; !pg.arm(v, at) {
-		t.Error("a nearer word wakes nobody")
-	}
-}
-
 // Also while the sidecar's side, which looks after it, hangs.
 func TestANearerWordWakesTheGuard(t *testing.T) {
 	t.Parallel()
@@ -461,51 +399,6 @@ func TestANearerWordWakesTheGuard(t *testing.T) {
 	s.awaitEnd()
 	if left := v.Deadline().Sub(lease.BootClock()); left <= 0 {
 		t.Errorf(violation+"%v after the deadline", -left)
-	}
-}
-
-func TestTheEndOfAGuardWakesItsSidecar(t *testing.T) {
-	var h hand
-	s := newStage(t)
-	var told atomic.Int64
-	over := make(chan struct{})
-	h.take(s.broker.Process.Pid, func() { told.Add(1); close(over) })
-	if !h.holds() {
-		t.Skip("no pidfds here")
-	}
-	s.broker.Process.Kill()
-	select {
-	case <-over:
-	case <-time.After(bound):
-		t.Fatal("not told")
-	}
-	h.drop()
-	h.take(os.Getpid(), func() { told.Add(1) })
-	h.drop() // does not wait for the end
-	if told.Load() != 1 {
-		t.Errorf("told %d times", told.Load())
-	}
-}
-
-func TestAPostCountsWhenTheGuardHasTakenIt(t *testing.T) {
-	p := post{Target: process.Target{Pid: 11, StartTicks: 1}, Broker: Broker{Name: "one"}}
-	pg, f, err := newPage()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	c := &Client{page: pg, set: Settings{Broker: p.Broker}}
-	c.alive.Store(true)
-	pg.standing.Store(true)
-	if !c.post(p) || c.Stands(p.Target) {
-		t.Error("it stands for what it does not hold yet")
-	}
-	pg.held.Store(pg.number.Load())
-	if !c.Stands(p.Target) {
-		t.Error("it does not stand for what it holds")
-	}
-	if p.Target.Pid++; !c.post(p) || c.Stands(p.Target) || c.Stands(process.Target{Pid: 11, StartTicks: 1}) {
-		t.Error("it stands for the next, or the one before, while it changes")
 	}
 }
 

@@ -385,29 +385,6 @@ func TestAKilledSidecarsChildIsAdoptedAndNotStartedTwice(t *testing.T) {
 	}
 }
 
-func TestAStopperFindsTheChildByItsRecord(t *testing.T) {
-	dir := t.TempDir()
-	path, ready, member := filepath.Join(dir, "child.json"), filepath.Join(dir, "ready"), filepath.Join(dir, "member")
-	s := stopper(t, Settings{Record: path})
-	if how, _, err := stop(t, s, time.Second); err != nil || how != HowGone {
-		t.Errorf("before the first start: %s, %v", how, err)
-	}
-	l := live(t, ChildSettings{Command: as("parent", "HF_TEST_READY="+ready, "HF_TEST_MEMBER="+member), Record: path, Policy: Never})
-	child := l.runs(ready)
-	if hit, ok := s.Target(); !ok || hit != child {
-		t.Errorf("would hit %v, %t", hit, ok)
-	}
-	raw, _ := os.ReadFile(member)
-	pid, _ := strconv.Atoi(string(raw))
-	left := target(t, pid)
-	if how, _, err := stop(t, s, time.Second); err != nil || !child.Gone() || !left.Gone() {
-		t.Errorf("%s, %v; gone: %t, its child %t", how, err, child.Gone(), left.Gone())
-	}
-	if err := l.ended(); !errors.Is(err, ErrEnded) {
-		t.Error(err)
-	}
-}
-
 func TestARecordOfAnotherBootOrOfAnEndedChildIsNotFollowed(t *testing.T) {
 	b, _ := broker(t, "polite")
 	boot, err := BootID()

@@ -38,9 +38,8 @@ type Entry struct {
 // http.Handler, and Run tells them the status, which is computed and encoded once for
 // all of them.
 type Feed struct {
-	source   Source
-	patience time.Duration // WriteTimeout, but in tests
-	came     chan struct{} // somebody began to watch
+	source Source
+	came   chan struct{} // somebody began to watch
 
 	mu      sync.Mutex
 	streams int
@@ -57,7 +56,7 @@ type status struct {
 
 // NewFeed makes a feed. Its streams are told something once Run runs.
 func NewFeed(source Source) *Feed {
-	return &Feed{source: source, patience: WriteTimeout, came: make(chan struct{}, 1), now: newStatus(nil), done: make(chan struct{})}
+	return &Feed{source: source, came: make(chan struct{}, 1), now: newStatus(nil), done: make(chan struct{})}
 }
 
 func newStatus(event []byte) *status { return &status{event, make(chan struct{})} }

@@ -41,7 +41,7 @@ func (f *Feed) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	out := http.NewResponseController(w)
-	if err := out.SetWriteDeadline(time.Now().Add(f.patience)); err != nil {
+	if err := out.SetWriteDeadline(time.Now().Add(WriteTimeout)); err != nil {
 		// Who takes nothing could not be dropped.
 		http.Error(w, "no stream over this connection: "+err.Error(), http.StatusInternalServerError)
 		return
@@ -65,7 +65,7 @@ func (f *Feed) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	write := func(b []byte) bool {
-		err := out.SetWriteDeadline(time.Now().Add(f.patience))
+		err := out.SetWriteDeadline(time.Now().Add(WriteTimeout))
 		if err == nil {
 			_, err = w.Write(b)
 		}

@@ -3,13 +3,9 @@ package page
 import (
 	"bufio"
 	"context"
-	"errors"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -81,39 +77,5 @@ func TestAGracefulStopDoesNotWaitForStreams(t *testing.T) {
 	}
 	if _, err := io.Copy(io.Discard, answer.Body); err != nil {
 		t.Errorf("the stream did not end in order: %v", err)
-	}
-}
-
-func TestASocketThatNobodyReadsIsClosed(t *testing.T) {
-	source := newSidecar(0)
-	source.becomes(strings.Repeat("much ", 1<<20)) // more than the kernel takes for nobody
-	f := NewFeed(source)
-	f.patience = 100 * time.Millisecond
-	server, _ := open(t, f, (*httptest.Server).Start)
-	conn, err := net.Dial("tcp", server.Listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	if _, err := io.WriteString(conn, "GET / HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
-		t.Fatal(err)
-	}
-	streams := func() int { f.mu.Lock(); defer f.mu.Unlock(); return f.streams }
-	await(t, "the stream to begin", func() bool { return streams() == 1 })
-	await(t, "the stream to be dropped", func() bool { return streams() == 0 })
-	if err := conn.SetReadDeadline(time.Now().Add(bound)); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := io.Copy(io.Discard, conn); errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("the connection stays: %v", err)
-	}
-}
-
-func await(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for began := time.Now(); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Since(began) > bound {
-			t.Fatalf("no sign of %s after %s", what, bound)
-		}
 	}
 }
