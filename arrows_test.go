@@ -36,6 +36,7 @@ var arrows = map[string][]string{
 	"holdfast/recovery/moves":            {},
 	"holdfast/recovery/topics":           {"holdfast/recovery"},
 	"holdfast/probes":                    {"holdfast/brokerapi/hosts"},
+	"holdfast/internal/fakenet":          {},
 	"holdfast/internal/raced":            {},
 	"holdfast/internal/testcert":         {},
 	"holdfast/internal/testseed":         {},

@@ -5,19 +5,12 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"holdfast/internal/fakenet"
 )
 
-func write(t *testing.T, path, text string) {
-	t.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-}
-
 func TestFilesThatCannotWorkAreNamedAndNotQuoted(t *testing.T) {
-	dir := t.TempDir()
-	missing, none := filepath.Join(dir, "missing"), filepath.Join(dir, "none")
-	write(t, none, "secret")
+	missing, none := filepath.Join(t.TempDir(), "missing"), fakenet.File(t, "none", "secret")
 	for _, c := range []struct {
 		name  string
 		files Files
@@ -39,8 +32,7 @@ func TestFilesThatCannotWorkAreNamedAndNotQuoted(t *testing.T) {
 }
 
 func TestATokenThatGoesAwayIsStillTheLastOne(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "token")
-	write(t, path, "first\n")
+	path := fakenet.File(t, "token", "first\n")
 	token, err := Files{TokenFile: path}.Token()
 	if err != nil {
 		t.Fatal(err)
@@ -52,7 +44,9 @@ func TestATokenThatGoesAwayIsStillTheLastOne(t *testing.T) {
 		{"more than a token", "a\nb\n", "the-second"},
 		{"renewed again", "third\n", "third"},
 	} {
-		write(t, path, step.file)
+		if err := os.WriteFile(path, []byte(step.file), 0o600); err != nil {
+			t.Fatal(err)
+		}
 		if got := token.Current(); got != step.want {
 			t.Errorf("%s: %q, want %q", step.name, got, step.want)
 		}

@@ -3,7 +3,6 @@ package danube
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -16,21 +15,6 @@ import (
 	"holdfast/brokerapi"
 	"holdfast/brokerapi/danube/danubepb"
 )
-
-func TestALoadedTopicIsNeverPutAgain(t *testing.T) {
-	f := newFake(t)
-	s := &memory{f: f, assigned: []string{"/default/a"}}
-	b := f.etcd(t, s)
-	f.set(func() { f.places["/default/a"] = here })
-	for range 3 {
-		if err := b.Serve(soon(t), "/default/a", nil); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if s.written() != 0 {
-		t.Errorf("put %q", s.puts)
-	}
-}
 
 func TestAnOverlookedAssignmentIsPutAgainOnceForAllWhoAsk(t *testing.T) {
 	f := newFake(t)
@@ -128,22 +112,6 @@ func TestTopicsAreThoseThatAreLoaded(t *testing.T) {
 	}
 }
 
-func TestThousandsOfTopicsAreLookedUpSixteenAtATime(t *testing.T) {
-	f := newFake(t)
-	s := &memory{f: f}
-	b := f.etcd(t, s)
-	f.set(func() {
-		for i := range 3000 {
-			topic := fmt.Sprintf("/default/t%04d", i)
-			f.places[topic], f.believed = here, append(f.believed, topic)
-		}
-	})
-	held, err := b.Topics(soon(t))
-	if err != nil || len(held.Serving) != 3000 {
-		t.Errorf("%d topics, %v", len(held.Serving), err)
-	}
-}
-
 func TestTheMetricsNameTheBrokerAndEtcdIsNotAsked(t *testing.T) {
 	f := newFake(t)
 	s := &memory{f: f, err: errors.New("etcd is away")}
@@ -178,33 +146,6 @@ func TestABrokerIsHealthyWhileEtcdHangsAndItsMetricsAreSilent(t *testing.T) {
 			t.Errorf("%v after %v", err, time.Since(start))
 		}
 		cancel()
-	}
-}
-
-func TestARestartIsAnotherInstance(t *testing.T) {
-	f := newFake(t)
-	s := &memory{f: f}
-	b := f.etcd(t, s)
-	if _, err := b.Probe(soon(t)); err != nil {
-		t.Fatal(err)
-	}
-	f.stop()
-	if err := health(soon(t), b); err == nil {
-		t.Error("healthy without a broker")
-	}
-	f.set(func() {
-		f.self, f.metrics = "999", "up{broker=\"999\"} 1\n"
-		f.brokers = []*danubepb.BrokerInfo{f.info(fakeID), f.info("999")}
-	})
-	f.start(t)
-	for ctx := soon(t); ; time.Sleep(10 * time.Millisecond) { // each of its two connections comes back by itself
-		who, err := b.Probe(ctx)
-		if err == nil && who.Instance == "999" {
-			return
-		}
-		if ctx.Err() != nil {
-			t.Fatalf("%+v, %v", who, err)
-		}
 	}
 }
 

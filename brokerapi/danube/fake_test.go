@@ -157,12 +157,6 @@ func (f *fake) fails(method string, code codes.Code, text string) {
 	})
 }
 
-func (f *fake) hangs(method string) {
-	f.set(func() {
-		f.answers[method] = func(ctx context.Context) (any, error) { <-ctx.Done(); return nil, ctx.Err() }
-	})
-}
-
 func (f *fake) count(method string) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()

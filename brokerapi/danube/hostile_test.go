@@ -7,10 +7,8 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"runtime"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -18,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"holdfast/brokerapi"
+	"holdfast/internal/fakenet"
 	"holdfast/standstill"
 )
 
@@ -41,40 +40,6 @@ func timed(name string, call func(context.Context) error) (err, late error) {
 	}
 	took := time.Since(start)
 	return err, standstill.Judge(name+" ended", start, start.Add(took), took, bound+time.Second)
-}
-
-// listener hands every connection to serve until the test ends.
-func listener(t *testing.T, serve func(net.Conn)) (address string) {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var mu sync.Mutex
-	var wg sync.WaitGroup
-	var conns []net.Conn
-	wg.Go(func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			mu.Lock()
-			conns = append(conns, conn)
-			mu.Unlock()
-			wg.Go(func() { serve(conn) })
-		}
-	})
-	t.Cleanup(func() {
-		l.Close()
-		mu.Lock()
-		for _, c := range conns {
-			c.Close()
-		}
-		mu.Unlock()
-		wg.Wait()
-	})
-	return l.Addr().String()
 }
 
 func TestWhateverListensThereNothingHangsAndNothingIsHealthy(t *testing.T) {
@@ -102,7 +67,7 @@ func TestWhateverListensThereNothingHangsAndNothingIsHealthy(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			standstill.Begin(t)
-			address := listener(t, serve)
+			address := fakenet.Listen(t, serve)
 			for _, raft := range []bool{false, true} {
 				b := opened(t, Config{AdminURL: "http://" + address, LookupURL: "http://" + address, MetricsURL: "http://" + address, Raft: raft, Store: &memory{}})
 				var wg sync.WaitGroup
@@ -161,83 +126,6 @@ func TestAnErrorIsFitForATerminal(t *testing.T) {
 	if err == nil || strings.ContainsAny(err.Error(), "\x1b\n") || len(err.Error()) > 500 || !strings.Contains(err.Error(), "Internal") {
 		t.Errorf("%q", err)
 	}
-}
-
-func TestSlowMethodsEndWithTheirContextAndNeverPassAsHealthy(t *testing.T) {
-	for _, method := range []string{"HealthCheck"} {
-		t.Run(method, func(t *testing.T) {
-			f := newFake(t)
-			b := f.etcd(t, &memory{f: f})
-			if err := health(soon(t), b); err != nil {
-				t.Fatal(err)
-			}
-			f.hangs(method)
-			if err := bounded(t, "probe", func(ctx context.Context) error { return health(ctx, b) }); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), method) {
-				t.Error(err)
-			}
-			ended, cancel := context.WithCancel(t.Context())
-			cancel()
-			for name, call := range calls(b) {
-				if err := call(ended); !errors.Is(err, context.Canceled) {
-					t.Errorf("%s: %v", name, err)
-				}
-			}
-		})
-	}
-}
-
-func TestCloseEndsCallsInFlightAndLeavesNoGoroutine(t *testing.T) {
-	f := newFake(t)
-	standstill.Begin(t)
-	before := runtime.NumGoroutine()
-	cfg := f.config(t)
-	cfg.Store = &memory{f: f}
-	b, err := New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := health(soon(t), b); err != nil {
-		t.Fatal(err)
-	}
-	var hanging atomic.Int64
-	f.set(func() {
-		for _, method := range []string{"HealthCheck", "ListBrokerTopics", "ClusterStatus", "TopicLookup"} {
-			f.answers[method] = func(ctx context.Context) (any, error) { hanging.Add(1); <-ctx.Done(); return nil, ctx.Err() }
-		}
-	})
-	var wg sync.WaitGroup
-	for name, call := range calls(b) {
-		wg.Go(func() {
-			if err := call(context.Background()); err == nil {
-				t.Errorf("%s succeeded", name)
-			}
-		})
-	}
-	for int(hanging.Load()) < len(calls(b)) {
-		runtime.Gosched()
-	}
-	start := time.Now()
-	for range 2 {
-		if err := b.Close(); err != nil {
-			t.Error(err)
-		}
-	}
-	wg.Wait()
-	took := time.Since(start)
-	for name, call := range calls(b) {
-		if err := call(context.Background()); !errors.Is(err, brokerapi.ErrClosed) {
-			t.Errorf("%s after Close: %v", name, err)
-		}
-	}
-	deadline := time.Now().Add(time.Minute)
-	for runtime.NumGoroutine() > before+4 { // the server's own
-		if time.Now().After(deadline) {
-			buf := make([]byte, 1<<20)
-			t.Fatalf("%d goroutines, %d before:\n%s", runtime.NumGoroutine(), before, buf[:runtime.Stack(buf, true)])
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	standstill.Within(t, "all calls ended", start, took, time.Second)
 }
 
 func TestMetricsOfAnySizeAreReadAsFarAsNeeded(t *testing.T) {

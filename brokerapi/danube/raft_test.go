@@ -37,19 +37,6 @@ func TestARaftBrokerIsHealthyOnceItIsAMember(t *testing.T) {
 	}
 }
 
-func TestABrokerWithEtcdIsRefusedInRaftMode(t *testing.T) {
-	f := newFake(t)
-	b := f.raft(t, nil)
-	f.set(func() { f.status = nil })
-	for name, call := range map[string]func(context.Context) error{
-		"probe": func(ctx context.Context) error { _, err := b.Probe(ctx); return err },
-	} {
-		if err := call(soon(t)); !errors.Is(err, brokerapi.ErrIdentity) || !strings.Contains(err.Error(), "set --registration to adopt") {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-}
-
 func TestTheNodeIDIsTheNameAndEachStartAnInstance(t *testing.T) {
 	for _, told := range []bool{true, false} {
 		f := newFake(t)

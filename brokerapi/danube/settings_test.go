@@ -2,20 +2,12 @@ package danube
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
-	"math/big"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -24,11 +16,12 @@ import (
 	"google.golang.org/grpc/status"
 
 	"holdfast/brokerapi/access"
+	"holdfast/internal/fakenet"
 )
 
 func TestSettingsThatCannotWorkNameTheFlag(t *testing.T) {
 	dir := t.TempDir()
-	empty := write(t, dir, "empty", "\n")
+	empty := fakenet.File(t, "empty", "\n")
 	for _, c := range []struct {
 		name, want string
 		cfg        Config
@@ -59,42 +52,8 @@ func TestSettingsThatCannotWorkNameTheFlag(t *testing.T) {
 	}
 }
 
-func write(t *testing.T, dir, name, content string) string {
-	t.Helper()
-	file := filepath.Join(dir, name)
-	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return file
-}
-
-// certificate makes one for 127.0.0.1 that signs itself.
-func certificate(t *testing.T, dir string) (cert, key string) {
-	t.Helper()
-	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "danube"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
-		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	secret, err := x509.MarshalECPrivateKey(private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return write(t, dir, "cert.pem", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))),
-		write(t, dir, "key.pem", string(pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: secret})))
-}
-
 func TestTLSAndTokenAreUsedAndReadAgain(t *testing.T) {
-	dir := t.TempDir()
-	cert, key := certificate(t, dir)
+	cert, key := fakenet.Certificate(t)
 	pair, err := tls.LoadX509KeyPair(cert, key)
 	if err != nil {
 		t.Fatal(err)
@@ -112,16 +71,18 @@ func TestTLSAndTokenAreUsedAndReadAgain(t *testing.T) {
 		}))
 	cfg := f.config(t)
 	cfg.AdminURL, cfg.LookupURL, cfg.Store = "https://"+f.address, "https://"+f.address, &memory{f: f}
-	cfg.CACert, cfg.Cert, cfg.Key, cfg.TokenFile = cert, cert, key, write(t, dir, "token", "bad\n")
+	cfg.CACert, cfg.Cert, cfg.Key, cfg.TokenFile = cert, cert, key, fakenet.File(t, "token", "bad\n")
 	b := opened(t, cfg)
 	if err := health(soon(t), b); err == nil || !strings.Contains(err.Error(), "--broker-token-file") || strings.Contains(err.Error(), "bad") {
 		t.Error(err)
 	}
-	write(t, dir, "token", "good\n")
+	if err := os.WriteFile(cfg.TokenFile, []byte("good\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	if err := health(soon(t), b); err != nil {
 		t.Error(err)
 	}
-	cfg.CACert, _ = certificate(t, t.TempDir())
+	cfg.CACert, _ = fakenet.Certificate(t)
 	if err := bounded(t, "probe", func(ctx context.Context) error { return health(ctx, opened(t, cfg)) }); err == nil ||
 		!strings.Contains(err.Error(), ": set --broker-cacert to the authority that signed the broker's certificate") {
 		t.Errorf("an unknown authority: %v", err)

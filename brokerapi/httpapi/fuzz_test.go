@@ -1,61 +1,19 @@
 package httpapi
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
-	"net"
-	"net/http"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"holdfast/brokerapi"
+	"holdfast/internal/fakenet"
 	"holdfast/recovery/moves"
 )
-
-// liar gives the same bytes to every call.
-type liar struct {
-	url  string
-	says atomic.Pointer[[]byte]
-}
-
-func newLiar(t testing.TB) *liar {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &liar{url: "http://" + l.Addr().String()}
-	var open sync.WaitGroup
-	open.Go(func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			open.Go(func() {
-				defer conn.Close()
-				_ = conn.SetDeadline(time.Now().Add(5 * time.Second))
-				if _, err := conn.Read(make([]byte, 4096)); err != nil {
-					return
-				}
-				if _, err := conn.Write(*s.says.Load()); err == nil {
-					_ = conn.(*net.TCPConn).CloseWrite()
-					_, _ = io.Copy(io.Discard, io.LimitReader(conn, 1<<16))
-				}
-			})
-		}
-	})
-	t.Cleanup(func() { l.Close(); open.Wait() })
-	return s
-}
 
 // everything calls all there is; an error of any is fine, a panic or a delay is not.
 func everything(t *testing.T, b *Broker) (healthy bool) {
@@ -159,47 +117,21 @@ func FuzzAnswersNeverMakeHealthy(f *testing.F) {
 	f.Add(200, "text/html", []byte(all))
 	f.Add(202, "application/json", []byte(all))
 	f.Add(409, "application/json", []byte(`{"error":{"code":"elsewhere","message":"\u001b[31m"}}`))
-	s := newLiar(f)
+	var answer atomic.Pointer[[]byte]
+	url := "http://" + fakenet.Answer(f, func() []byte { return *answer.Load() })
 	f.Fuzz(func(t *testing.T, status int, kind string, body []byte) {
 		if status < 200 || status > 599 || strings.ContainsAny(kind, "\r\n") {
 			return
 		}
 		says := append(fmt.Appendf(nil, "HTTP/1.1 %d x\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n", status, kind, len(body)), body...)
-		s.says.Store(&says)
-		b, err := New(Config{AdminURL: s.url})
+		answer.Store(&says)
+		b, err := New(Config{AdminURL: url})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer b.Close()
 		if everything(t, b) && !well(status, body) {
 			t.Fatalf("healthy by %d %s %q", status, kind, body)
-		}
-	})
-}
-
-func FuzzBytesNeverMakeHealthy(f *testing.F) {
-	f.Add([]byte("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n" + all))
-	f.Add([]byte("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n" + all))
-	f.Add([]byte("HTTP/1.1 200 OK\r\nContent-Type: application/x-ndjson\r\n\r\n{\"instance\":\"i\"}\n{"))
-	f.Add([]byte(all))
-	s := newLiar(f)
-	f.Fuzz(func(t *testing.T, says []byte) {
-		s.says.Store(&says)
-		b, err := New(Config{AdminURL: s.url})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer b.Close()
-		if !everything(t, b) {
-			return
-		}
-		resp, err := http.ReadResponse(bufio.NewReader(bytes.NewReader(says)), nil)
-		if err != nil {
-			t.Fatalf("healthy by what is no answer: %v", err)
-		}
-		body, _ := io.ReadAll(resp.Body)
-		if !well(resp.StatusCode, body) {
-			t.Fatalf("healthy by %q", says)
 		}
 	})
 }

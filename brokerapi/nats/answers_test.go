@@ -17,6 +17,7 @@ import (
 
 	"holdfast/brokerapi"
 	"holdfast/brokerapi/access"
+	"holdfast/internal/fakenet"
 )
 
 func bound(t *testing.T) context.Context {
@@ -205,22 +206,7 @@ func TestNoMonitorSaysHowToStartOne(t *testing.T) {
 // talker accepts connections and says one thing.
 func talker(t *testing.T, says string) (url string) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { l.Close() })
-	go func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			t.Cleanup(func() { conn.Close() })
-			io.WriteString(conn, says)
-		}
-	}()
-	return "nats://" + l.Addr().String()
+	return "nats://" + fakenet.Listen(t, func(conn net.Conn) { _, _ = io.WriteString(conn, says) })
 }
 
 func TestWhyThereIsNoConnectionIsSaidAtOnce(t *testing.T) {
@@ -255,57 +241,38 @@ func TestWhyThereIsNoConnectionIsSaidAtOnce(t *testing.T) {
 	}
 }
 
-func TestAServerThatDoesNotTakeUsInAgainIsUnseen(t *testing.T) {
-	fake := newFakeServer(t, "", jetStreamOK)
-	web := httptest.NewServer(answering(200, "application/json", goodVarz))
-	defer web.Close()
-	b := opened(t, Config{AdminURL: fake.url, MonitorURL: web.URL})
-	if err := health(bound(t), b); err != nil {
-		t.Fatal(err)
-	}
-	fake.refuses.Store("-ERR 'maximum connections exceeded'\r\n")
-	fake.drop()
-	for ctx := bound(t); ; time.Sleep(10 * time.Millisecond) {
-		who, err := b.Probe(ctx)
-		if errors.Is(err, brokerapi.ErrUnseen) && strings.Contains(err.Error(), "maximum connections exceeded") && who.Instance == fakeID {
-			break
-		}
-		if ctx.Err() != nil {
-			t.Fatalf("%+v, %v", who, err)
-		}
-	}
-	fake.refuses.Store("")
-	for ctx := bound(t); health(ctx, b) != nil; time.Sleep(10 * time.Millisecond) {
-		if ctx.Err() != nil {
-			t.Fatal("it is not taken in again")
-		}
-	}
-}
-
-// The client library alone gives up after two.
-func TestALoginThatWasRefusedIsTriedAgain(t *testing.T) {
-	fake := newFakeServer(t, "", jetStreamOK)
-	web := httptest.NewServer(answering(200, "application/json", goodVarz))
-	defer web.Close()
-	b := opened(t, Config{AdminURL: fake.url, MonitorURL: web.URL})
-	if err := health(bound(t), b); err != nil {
-		t.Fatal(err)
-	}
-	fake.refuses.Store("-ERR 'Authorization Violation'\r\n")
-	fake.drop()
-	for ctx, tried := bound(t), 0; tried < 4; time.Sleep(10 * time.Millisecond) {
-		fake.mu.Lock()
-		tried = len(fake.conns)
-		fake.mu.Unlock()
-		if ctx.Err() != nil {
-			t.Fatalf("connected %d times", tried)
-		}
-	}
-	fake.refuses.Store("")
-	for ctx := bound(t); health(ctx, b) != nil; time.Sleep(10 * time.Millisecond) {
-		if ctx.Err() != nil {
-			t.Fatal("it is not taken in again")
-		}
+// The client library alone gives up after two tries of a login.
+func TestAServerThatDoesNotTakeUsInAgainIsUnseenAndAskedAgain(t *testing.T) {
+	for _, refusal := range []string{"maximum connections exceeded", "Authorization Violation"} {
+		t.Run(refusal, func(t *testing.T) {
+			fake := newFakeServer(t, "", jetStreamOK)
+			web := httptest.NewServer(answering(200, "application/json", goodVarz))
+			defer web.Close()
+			b := opened(t, Config{AdminURL: fake.url, MonitorURL: web.URL})
+			if err := health(bound(t), b); err != nil {
+				t.Fatal(err)
+			}
+			fake.refuses.Store("-ERR '" + refusal + "'\r\n")
+			fake.drop()
+			for ctx := bound(t); ; time.Sleep(10 * time.Millisecond) {
+				who, err := b.Probe(ctx)
+				fake.mu.Lock()
+				tried := len(fake.conns)
+				fake.mu.Unlock()
+				if errors.Is(err, brokerapi.ErrUnseen) && strings.Contains(err.Error(), refusal) && who.Instance == fakeID && tried >= 4 {
+					break
+				}
+				if ctx.Err() != nil {
+					t.Fatalf("%+v, %v, after %d connections", who, err, tried)
+				}
+			}
+			fake.refuses.Store("")
+			for ctx := bound(t); health(ctx, b) != nil; time.Sleep(10 * time.Millisecond) {
+				if ctx.Err() != nil {
+					t.Fatal("it is not taken in again")
+				}
+			}
+		})
 	}
 }
 

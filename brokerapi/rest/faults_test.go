@@ -2,17 +2,12 @@ package rest
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
 	"log"
-	"math/big"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -27,6 +22,7 @@ import (
 
 	"holdfast/brokerapi"
 	"holdfast/brokerapi/access"
+	"holdfast/internal/fakenet"
 )
 
 // stuck answers nothing until the test ends.
@@ -100,8 +96,8 @@ func TestCloseEndsCalls(t *testing.T) {
 }
 
 func TestWhatSaysSomethingOfUsIsUnseen(t *testing.T) {
-	cert, key := issue(t)
-	otherCert, otherKey := issue(t)
+	cert, key := fakenet.Certificate(t)
+	otherCert, otherKey := fakenet.Certificate(t)
 	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		status, _ := strconv.Atoi(strings.TrimPrefix(r.URL.Path, "/"))
 		w.WriteHeader(status)
@@ -202,34 +198,13 @@ func TestARedirectIsGivenBackAndTheTokenStays(t *testing.T) {
 	defer other.Close()
 	web := httptest.NewServer(http.RedirectHandler(other.URL+"/y", http.StatusTemporaryRedirect))
 	defer web.Close()
-	a, err := opened(t, Config{URL: web.URL, Files: access.Files{TokenFile: write(t, "token", "secret")}}).Do(bound(t), Request{Path: "/x"})
+	a, err := opened(t, Config{URL: web.URL, Files: access.Files{TokenFile: fakenet.File(t, "token", "secret")}}).Do(bound(t), Request{Path: "/x"})
 	if err != nil || a.Status != 307 || a.Location() != other.URL+"/y" {
 		t.Errorf("%+v, %v", a, err)
 	}
 	if visited.Load() {
 		t.Error("the redirect was followed")
 	}
-}
-
-// issue makes a certificate of its own authority and returns the files of both.
-func issue(t *testing.T) (cert, key string) {
-	t.Helper()
-	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := x509.MarshalECPrivateKey(private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return write(t, "cert", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))),
-		write(t, "key", string(pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: text})))
 }
 
 // secure is a server with TLS that asks for a client certificate if there is an authority for it.
@@ -256,8 +231,8 @@ func secure(t *testing.T, cert, key, clients string) string {
 }
 
 func TestTLSIsVerifiedBothWaysAndFilesAreReadAnew(t *testing.T) {
-	cert, key := issue(t)
-	otherCert, otherKey := issue(t)
+	cert, key := fakenet.Certificate(t)
+	otherCert, otherKey := fakenet.Certificate(t)
 	url, strict := secure(t, cert, key, ""), secure(t, cert, key, cert)
 	plain := httptest.NewServer(http.NotFoundHandler())
 	defer plain.Close()

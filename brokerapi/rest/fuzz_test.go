@@ -3,12 +3,7 @@ package rest
 import (
 	"context"
 	"errors"
-	"io"
-	"net"
-	"os"
-	"path/filepath"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -16,17 +11,14 @@ import (
 	"unicode/utf8"
 
 	"holdfast/brokerapi/access"
+	"holdfast/internal/fakenet"
 )
 
 const fuzzToken = "a-secret-token"
 
 func fuzzClient(t testing.TB, url string) *Client {
 	t.Helper()
-	file := filepath.Join(t.TempDir(), "token")
-	if err := os.WriteFile(file, []byte(fuzzToken), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	c, err := New(Config{URL: url, Files: access.Files{TokenFile: file}, MaxAnswer: 1 << 16, Timeout: 5 * time.Second})
+	c, err := New(Config{URL: url, Files: access.Files{TokenFile: fakenet.File(t, "token", fuzzToken)}, MaxAnswer: 1 << 16, Timeout: 5 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,43 +42,6 @@ func checkError(t *testing.T, err error) {
 	}
 }
 
-// rawServer says bytes, whatever it is asked, and ends the connection.
-type rawServer struct {
-	url  string
-	says atomic.Pointer[[]byte]
-}
-
-func newRawServer(t testing.TB) *rawServer {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &rawServer{url: "http://" + l.Addr().String()}
-	var open sync.WaitGroup
-	open.Go(func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			open.Go(func() {
-				defer conn.Close()
-				_ = conn.SetDeadline(time.Now().Add(5 * time.Second))
-				if _, err := conn.Read(make([]byte, 4096)); err != nil {
-					return
-				}
-				if _, err := conn.Write(*s.says.Load()); err == nil {
-					_ = conn.(*net.TCPConn).CloseWrite()
-					_, _ = io.Copy(io.Discard, io.LimitReader(conn, 1<<16)) // until the other side closes
-				}
-			})
-		}
-	})
-	t.Cleanup(func() { l.Close(); open.Wait() })
-	return s
-}
-
 func FuzzBytesOnTheWireEndTheCall(f *testing.F) {
 	for _, seed := range []string{
 		"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}",
@@ -102,10 +57,11 @@ func FuzzBytesOnTheWireEndTheCall(f *testing.F) {
 	} {
 		f.Add([]byte(seed))
 	}
-	s := newRawServer(f)
+	var bytes atomic.Pointer[[]byte]
+	url := "http://" + fakenet.Answer(f, func() []byte { return *bytes.Load() })
 	f.Fuzz(func(t *testing.T, says []byte) {
-		s.says.Store(&says)
-		c := fuzzClient(t, s.url)
+		bytes.Store(&says)
+		c := fuzzClient(t, url)
 		ctx, cancel := context.WithTimeout(context.Background(), 4*time.Second)
 		defer cancel()
 		a, err := c.Do(ctx, Request{Path: "/x"})

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -16,6 +15,7 @@ import (
 	"time"
 
 	"holdfast/brokerapi/access"
+	"holdfast/internal/fakenet"
 )
 
 func bound(t *testing.T) context.Context {
@@ -35,41 +35,8 @@ func opened(t *testing.T, cfg Config) *Client {
 	return c
 }
 
-func write(t *testing.T, name, text string) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return path
-}
-
-// talker answers every request of every connection with the same bytes, and closes.
-func talker(t testing.TB, says string) (url string) {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { l.Close() })
-	go func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer conn.Close()
-				_, _ = conn.Read(make([]byte, 4096)) // the request, or its beginning
-				io.WriteString(conn, says)
-			}()
-		}
-	}()
-	return "http://" + l.Addr().String()
-}
-
 func TestSettingsThatCannotWorkAreNamed(t *testing.T) {
-	empty := write(t, "empty", "\n")
+	empty := fakenet.File(t, "empty", "\n")
 	missing := filepath.Join(t.TempDir(), "missing")
 	for _, c := range []struct {
 		name string
@@ -125,7 +92,7 @@ func TestAnswersThatCannotBeUsedSayWhatCame(t *testing.T) {
 		{"long", head("text/plain", strings.Repeat("é", 400)), strings.Repeat("é", 200) + `": inv`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			url := talker(t, c.says)
+			url := "http://" + fakenet.Answer(t, func() []byte { return []byte(c.says) })
 			client := opened(t, Config{URL: url, MaxAnswer: 1000})
 			a, err := client.Do(bound(t), Request{Path: "/x"})
 			if err == nil {
@@ -189,7 +156,7 @@ func TestTheTokenFollowsItsFileAndIsNeverShown(t *testing.T) {
 		fmt.Fprintf(w, "you sent %s", r.Header.Get("Authorization"))
 	}))
 	defer web.Close()
-	file := write(t, "token", "first-secret\n")
+	file := fakenet.File(t, "token", "first-secret\n")
 	c := opened(t, Config{URL: web.URL, Files: access.Files{TokenFile: file}})
 	status := func() int {
 		t.Helper()
