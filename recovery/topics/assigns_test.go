@@ -142,20 +142,3 @@ func TestWhatCannotBeReadKeepsNoFenceFromBeingProven(t *testing.T) {
 		}
 	})
 }
-
-func TestABrokerThatIsNotActiveYetOpensNoGate(t *testing.T) {
-	b := newFakeBroker()
-	inWorld(t, testSettings, b, func(w *world) {
-		w.SetAssigned(true, []string{"/n/a"}, nil)
-		w.SetOrders(steering(attached, recovery.SteerPending))
-		w.after(10 * time.Minute)
-		if p := w.Snapshot(); p.Reconciled || p.Missing != 1 {
-			t.Errorf("not active: %+v", p)
-		}
-		w.SetOrders(steering(attached, recovery.SteerDone))
-		w.after(time.Second)
-		if p := w.Snapshot(); p.GateOpenedBy != GateComplete {
-			t.Errorf("active: %+v", p)
-		}
-	})
-}

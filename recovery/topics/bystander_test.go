@@ -147,34 +147,6 @@ func TestAKeptPlacementIsTheSameAsANewOne(t *testing.T) {
 	}
 }
 
-func TestARosterKnowsATopicWhileItHasARecordOrAPlace(t *testing.T) {
-	r := NewRoster()
-	at := func(broker string) []Assignment {
-		return []Assignment{{"/n/t", recovery.Place{Broker: broker, CreateRevision: 1, ModRevision: 1}}}
-	}
-	known := func(want bool) {
-		t.Helper()
-		if _, ok := r.topics["/n/t"]; ok != want {
-			t.Errorf("known: %v, %+v", ok, r.topics)
-		}
-	}
-	setPlaces(r, false, nil, at("a")) // gone before we looked
-	known(false)
-	setTopics(r, false, nil, []string{"/n/t"})
-	known(false)
-	setPlaces(r, false, at("a"), nil)
-	setTopics(r, true, nil, nil)
-	known(true)
-	setTopics(r, false, []string{"/n/t"}, nil)
-	setPlaces(r, true, nil, nil)
-	known(true)
-	setPlaces(r, false, at("b"), nil)
-	setTopics(r, false, nil, []string{"/n/t"})
-	known(true)
-	setPlaces(r, false, nil, at("b"))
-	known(false)
-}
-
 // A list that comes in parts is another cluster's until its end: half of the topics may have
 // their old places still, and a topic that moved may have two.
 func TestNothingIsPlacedWhileAListIsReadInParts(t *testing.T) {

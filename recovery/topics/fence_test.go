@@ -89,22 +89,6 @@ func TestFenceIsReleasedOnlyByAttachingAnew(t *testing.T) {
 	}
 }
 
-func TestFenceCancelsLoadsBeforeItQuiesces(t *testing.T) {
-	b := newFakeBroker("/n/old")
-	b.hangs["/n/a"] = true
-	inWorld(t, testSettings, b, func(w *world) {
-		w.SetOrders(attached)
-		w.SetAssigned(true, []string{"/n/a", "/n/old"}, nil)
-		w.after(time.Second)
-		begin := time.Now()
-		n, err := w.fence(10 * time.Second)
-		if n != 1 || err != nil || time.Since(begin) > 100*time.Millisecond {
-			t.Errorf("fence: %d, %v after %s; want the one at once", n, err, time.Since(begin))
-		}
-		w.wantServed()
-	})
-}
-
 func TestFenceIsNotUndoneByALateLoad(t *testing.T) {
 	for _, row := range []struct {
 		name  string
@@ -137,84 +121,65 @@ func TestFenceIsNotUndoneByALateLoad(t *testing.T) {
 	}
 }
 
-func TestFenceKeepsToItsTime(t *testing.T) {
+// Proven is what the broker's own list shows; all else is an error, within the time.
+func TestWhatAFenceProves(t *testing.T) {
+	all := names("t", 10)
+	after := func(b *fakeBroker, d time.Duration, change func()) {
+		go func() { time.Sleep(d); b.set(change) }()
+	}
 	for _, row := range []struct {
-		name string
-		sick func(b *fakeBroker)
+		name   string
+		before func(b *fakeBroker) // as the topics are loaded
+		sick   func(b *fakeBroker) // as the fence begins
+		n      int                 // topics withdrawn
+		err    string              // empty: proven
+		left   []string
 	}{
-		{"listing hangs and the broker is slow", func(b *fakeBroker) { b.listHangs = true; b.latency = time.Hour }},
-		{"slow", func(b *fakeBroker) { b.latency = time.Minute }},
-		{"one refuses", func(b *fakeBroker) { b.quiesceErr["/n/t-00003"] = errRefused }},
+		{"all is well", nil, func(*fakeBroker) {}, 10, "", nil},
+		{"a load that hangs is ended first", func(b *fakeBroker) { b.hangs["/n/new"] = true }, func(*fakeBroker) {}, 10, "", nil},
+		{"the list hangs: what was served last is withdrawn", nil, func(b *fakeBroker) { b.listHangs = true }, 10, "deadline exceeded", nil},
+		{"the list hangs, and every call is slow", nil, func(b *fakeBroker) { b.listHangs, b.latency = true, time.Hour }, 0, "deadline exceeded", all},
+		{"every call is slow", nil, func(b *fakeBroker) { b.latency = time.Minute }, 0, "deadline exceeded", all},
+		{"one is refused", nil, func(b *fakeBroker) { b.quiesceErr[all[3]] = errRefused }, 9, "refused by the broker", all[3:4]},
+		{"one is refused once", nil, func(b *fakeBroker) {
+			b.latency, b.quiesceErr[all[3]] = 100*time.Millisecond, errRefused
+			after(b, 350*time.Millisecond, func() { clear(b.quiesceErr) }) // into the first pass
+		}, 10, "", nil},
+		{"one is served meanwhile", nil, func(b *fakeBroker) {
+			b.latency = 100 * time.Millisecond
+			after(b, 150*time.Millisecond, func() { b.serving["/n/late"] = true }) // after the list
+		}, 11, "", nil},
+		{"the broker undoes it", nil, func(b *fakeBroker) { b.stubborn = true }, 0, "", all},
+		{"it serves what has no name", nil, func(b *fakeBroker) { b.unreadable = []string{`"odd"`} }, 10, `1 more that cannot be read, first "odd"`, nil},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			all := names("t", 10)
 			b := newFakeBroker(all...)
+			if row.before != nil {
+				row.before(b)
+			}
 			inWorld(t, testSettings, b, func(w *world) {
 				w.SetOrders(attached)
-				w.SetAssigned(true, all, nil)
+				w.SetAssigned(true, append([]string{"/n/new"}, all...), nil)
 				w.after(time.Second)
-				b.set(func() { row.sick(b) })
+				b.set(func() { delete(b.serving, "/n/new"); row.sick(b) })
 				begin := time.Now()
-				n, err := w.fence(3 * time.Second)
-				if err == nil || n == 10 || time.Since(begin) > 3*time.Second {
-					t.Errorf("fence: %d, %v after %s; want an error within 3 s", n, err, time.Since(begin))
+				n, err := w.fence(4 * time.Second)
+				if took := time.Since(begin); took > 4*time.Second {
+					t.Errorf("it took %s", took)
+				}
+				proven := row.err == "" && !b.stubborn
+				if (err == nil) != proven || err != nil && !strings.Contains(err.Error(), row.err) || proven && n != row.n {
+					t.Errorf("%d, %v; want %d, %q", n, err, row.n, row.err)
+				}
+				w.wantServed(row.left...)
+				if b.unreadable != nil {
+					if _, err := w.FenceAgain(w.t.Context()); err == nil {
+						t.Error("fenced again, and proven")
+					}
 				}
 			})
 		})
 	}
-}
-
-func TestFenceWithoutAListingQuiescesWhatWasServedLast(t *testing.T) {
-	all := names("t", 10)
-	b := newFakeBroker(all...)
-	inWorld(t, testSettings, b, func(w *world) {
-		w.SetOrders(attached)
-		w.SetAssigned(true, all, nil)
-		w.after(time.Second)
-		b.set(func() { b.listHangs = true })
-		n, err := w.fence(4 * time.Second)
-		if n != 10 || !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("fence: %d, %v; want all ten, and that the broker was not listed", n, err)
-		}
-		w.wantServed()
-	})
-}
-
-func TestFenceDoesNotProveWhatItCannotName(t *testing.T) {
-	b := newFakeBroker("/n/a")
-	b.unreadable = []string{`"odd"`}
-	inWorld(t, testSettings, b, func(w *world) {
-		w.SetOrders(attached)
-		w.SetAssigned(true, []string{"/n/a"}, nil)
-		w.after(time.Second)
-		n, err := w.fence(4 * time.Second)
-		if n != 1 || err == nil || !strings.Contains(err.Error(), `1 more that cannot be read, first "odd"`) {
-			t.Errorf("fence: %d, %v; want the one topic, and what is left", n, err)
-		}
-		w.wantServed()
-		if _, err := w.FenceAgain(w.t.Context()); err == nil {
-			t.Error("fenced again, and proven")
-		}
-	})
-}
-
-func TestFenceRetriesWhatWasRefusedOnce(t *testing.T) {
-	all := names("t", 10)
-	b := newFakeBroker(all...)
-	b.latency = 100 * time.Millisecond
-	b.quiesceErr[all[3]] = errRefused
-	inWorld(t, testSettings, b, func(w *world) {
-		w.SetOrders(attached)
-		w.SetAssigned(true, all, nil)
-		w.after(time.Second)
-		go func() {
-			time.Sleep(350 * time.Millisecond) // into the first pass
-			b.set(func() { clear(b.quiesceErr) })
-		}()
-		if n, err := w.fence(3 * time.Second); n != 10 || err != nil {
-			t.Errorf("fence: %d, %v; want all ten", n, err)
-		}
-	})
 }
 
 func TestFenceNeedsNoRunningLoop(t *testing.T) {
@@ -245,35 +210,6 @@ func TestAFenceThatIsFinishedAfterTheBrokerWasAttachedAnewDoesNotHoldIt(t *testi
 		w.wantServed("/n/a")
 		if b.quiesces["/n/a"] != 0 {
 			t.Error("quiesced after it was attached anew")
-		}
-	})
-}
-
-func TestAFenceIsProvenByAListing(t *testing.T) {
-	all := names("t", 3)
-	b := newFakeBroker(all...)
-	inWorld(t, testSettings, b, func(w *world) {
-		w.SetOrders(attached)
-		w.SetAssigned(true, all, nil)
-		w.after(time.Second)
-		b.set(func() { b.latency = 100 * time.Millisecond })
-		go func() {
-			time.Sleep(150 * time.Millisecond) // after the listing, while the others are quiesced
-			b.set(func() { b.serving["/n/new"] = true })
-		}()
-		if n, err := w.fence(5 * time.Second); n != 4 || err != nil {
-			t.Errorf("fence: %d, %v; want the late one too", n, err)
-		}
-		w.wantServed()
-	})
-}
-
-func TestABrokerThatUndoesTheFenceIsNotFenced(t *testing.T) {
-	b := newFakeBroker("/n/a")
-	b.stubborn = true
-	inWorld(t, testSettings, b, func(w *world) {
-		if _, err := w.fence(5 * time.Second); err == nil {
-			t.Error("taken for fenced")
 		}
 	})
 }

@@ -15,25 +15,6 @@ func movingSettings() ReconcilerSettings {
 	return s
 }
 
-func TestNothingIsLoadedBeforeItIsKnownWhatIsBeingMoved(t *testing.T) {
-	b := newFakeBroker("/n/stray")
-	inWorld(t, movingSettings(), b, func(w *world) {
-		w.SetOrders(attached)
-		w.SetAssigned(true, []string{"/n/a", "/n/moving"}, nil)
-		w.after(time.Minute)
-		w.wantServed("/n/stray")
-		if p := w.Snapshot(); p.Reconciled || !p.LastSuccess.IsZero() {
-			t.Errorf("progress %+v, want the gate closed", p)
-		}
-		w.SetHeld([]string{"/n/moving"})
-		w.after(time.Second)
-		w.wantServed("/n/a")
-		w.SetHeld(nil)
-		w.after(time.Second)
-		w.wantServed("/n/a", "/n/moving")
-	})
-}
-
 func TestATopicThatIsBeingMovedIsNeitherLoadedNorTakenForAStray(t *testing.T) {
 	b := newFakeBroker("/n/stray")
 	inWorld(t, movingSettings(), b, func(w *world) {
@@ -108,87 +89,43 @@ func TestATopicThatIsBeingMovedIsWithdrawnByADrainAndByAFence(t *testing.T) {
 	}
 }
 
-func TestTopicsThatWereMovedAwayAreNoMassChange(t *testing.T) {
+// Calm: no call about the topic is under way. Ours: by its lock, where there are any.
+func TestWhatAMoveAsksOfATopic(t *testing.T) {
+	s := movingSettings()
+	s.OwnershipLocks = true
 	for _, row := range []struct {
-		name    string
-		held    bool
-		tripped bool
-	}{{"moved", true, false}, {"deleted by others", false, true}} {
+		name     string
+		settings ReconcilerSettings
+		topic    string
+		claims   []TopicClaim
+		ours     bool
+	}{
+		{"without locks", movingSettings(), "/n/t", nil, true},
+		{"without locks, of which nothing is known", movingSettings(), "/n/never-heard-of", nil, true},
+		{"without its lock", s, "/n/t", nil, false},
+		{"without the lock of what nothing is known of", s, "/n/never-heard-of", nil, false},
+		{"with its lock", s, "/n/t", []TopicClaim{{Topic: "/n/t", Claim: recovery.ClaimOurs}}, true},
+	} {
 		t.Run(row.name, func(t *testing.T) {
-			all := names("t", 100)
-			b := newFakeBroker(all...)
-			inWorld(t, movingSettings(), b, func(w *world) {
+			b := newFakeBroker()
+			inWorld(t, row.settings, b, func(w *world) {
 				w.SetHeld(nil)
 				w.SetOrders(attached)
-				w.SetAssigned(true, all, nil)
-				w.after(10 * time.Minute)
-				gone := all[:80]
-				if row.held {
-					w.SetHeld(gone)
+				w.after(time.Second)
+				b.set(func() { b.latency = 10 * time.Second })
+				w.SetAssigned(true, []string{"/n/t"}, nil)
+				w.SetClaims(row.claims)
+				w.after(5 * time.Second)
+				loading := b.loads["/n/t"] > 0
+				if calm, ours := w.Calm(row.topic); calm == (loading && row.topic == "/n/t") || ours != row.ours {
+					t.Errorf("calm %v, ours %v while it is loaded: %v", calm, ours, loading)
 				}
-				w.SetAssigned(false, nil, gone)
-				if row.held {
-					b.set(func() {
-						for _, name := range gone {
-							delete(b.serving, name)
-						}
-					})
-					w.SetHeld(nil)
-				}
-				w.after(time.Minute)
-				if p := w.Snapshot(); p.GuardTripped != row.tripped {
-					t.Errorf("guard tripped: %v %s; want %v", p.GuardTripped, p.GuardDetail, row.tripped)
+				w.SetHeld([]string{"/n/t"})
+				w.after(time.Minute) // the load ran out
+				if calm, _ := w.Calm(row.topic); !calm || b.loads["/n/t"] > 1 || loading != row.ours && row.topic == "/n/t" {
+					t.Errorf("calm %v after %d loads", calm, b.loads["/n/t"])
 				}
 			})
 		})
 	}
-}
-
-func TestATopicIsCalmWhenNoCallAboutItIsUnderWay(t *testing.T) {
-	b := newFakeBroker()
-	inWorld(t, movingSettings(), b, func(w *world) {
-		w.SetHeld(nil)
-		w.SetOrders(attached)
-		w.after(time.Second)
-		b.set(func() { b.latency = 10 * time.Second })
-		w.SetAssigned(true, []string{"/n/t"}, nil)
-		w.after(5 * time.Second)
-		if b.loads["/n/t"] == 0 {
-			t.Fatal("no load has begun")
-		}
-		if calm, ours := w.Calm("/n/t"); calm || !ours {
-			t.Errorf("calm %v, ours %v while it is loaded", calm, ours)
-		}
-		w.SetHeld([]string{"/n/t"})
-		w.after(time.Minute) // it ran out
-		if calm, _ := w.Calm("/n/t"); !calm || b.loads["/n/t"] != 1 {
-			t.Errorf("calm %v after %d loads", calm, b.loads["/n/t"])
-		}
-		if calm, ours := w.Calm("/n/never-heard-of"); !calm || !ours {
-			t.Errorf("calm %v, ours %v of a topic that nothing is known of", calm, ours)
-		}
-	})
-}
-
-func TestATopicIsOursByItsLock(t *testing.T) {
-	s := movingSettings()
-	s.OwnershipLocks = true
-	inWorld(t, s, newFakeBroker(), func(w *world) {
-		w.SetHeld([]string{"/n/t"})
-		w.SetOrders(attached)
-		w.SetAssigned(true, []string{"/n/t"}, nil)
-		w.after(time.Second)
-		if _, ours := w.Calm("/n/t"); ours {
-			t.Error("ours without the lock")
-		}
-		if _, ours := w.Calm("/n/never-heard-of"); ours {
-			t.Error("a topic that nothing is known of is ours without its lock")
-		}
-		w.SetClaims([]TopicClaim{{Topic: "/n/t", Claim: recovery.ClaimOurs}})
-		w.after(time.Second)
-		if _, ours := w.Calm("/n/t"); !ours {
-			t.Error("not ours with the lock")
-		}
-		w.wantServed()
-	})
 }

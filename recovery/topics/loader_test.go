@@ -18,13 +18,13 @@ func TestATopicThatCannotLoadNeverBlocksTheOthers(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			b := newFakeBroker()
 			b.latency = 2 * time.Millisecond
-			all := names("t", 10_000)
+			all := names("t", 2_000)
 			row.bad(b, all[0])
 			inWorld(t, testSettings, b, func(w *world) {
 				w.SetOrders(attached)
 				w.SetAssigned(true, all, nil)
-				w.after(10 * time.Second) // 10,000 × 2 ms ÷ 3 free workers = 6.7 s
-				if p := w.Snapshot(); p.Served != 9_999 || p.Missing != 1 {
+				w.after(2 * time.Second) // 2,000 × 2 ms ÷ 3 free workers = 1.3 s
+				if p := w.Snapshot(); p.Served != 1_999 || p.Missing != 1 {
 					t.Fatalf("progress %+v; want all but one served", p)
 				}
 				w.after(2 * time.Minute)
@@ -96,24 +96,6 @@ func TestNoMoreCallsAtATimeThanTheConcurrency(t *testing.T) {
 		w.after(300 * time.Millisecond) // 100 × 10 ms ÷ 4, and the listing
 		if p := w.Snapshot(); p.Served != 100 || b.maxFlying != 4 {
 			t.Errorf("served %d with at most %d calls at a time; want 100 and 4", p.Served, b.maxFlying)
-		}
-	})
-}
-
-func TestLoadsKeepToTheRate(t *testing.T) {
-	b := newFakeBroker()
-	s := testSettings
-	s.Rate = 10
-	inWorld(t, s, b, func(w *world) {
-		w.SetOrders(attached)
-		w.SetAssigned(true, names("t", 100), nil)
-		w.after(5 * time.Second)
-		if n := len(b.served()); n < 48 || n > 52 {
-			t.Errorf("%d loaded after 5 s at 10 a second", n)
-		}
-		w.after(5 * time.Second)
-		if n := len(b.served()); n < 98 {
-			t.Errorf("%d loaded after 10 s at 10 a second", n)
 		}
 	})
 }

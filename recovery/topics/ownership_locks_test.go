@@ -11,61 +11,50 @@ import (
 	"holdfast/recovery"
 )
 
-func TestATopicIsLoadedAfterItsLockWasGot(t *testing.T) {
-	b := newFakeBroker()
-	inOwners(t, testOwnership, b, func(o *owners) {
-		o.l.set(func() { o.l.deaf = time.Second })
-		o.stand(firstStanding, recovery.Active, true)
-		o.assign(true, []string{"/n/a", "/n/b"}, nil)
-		o.after(999 * time.Millisecond)
-		o.wantServed()
-		if p := o.Reconciler.Snapshot(); p.Missing != 2 || p.Reconciled {
-			t.Errorf("progress %+v; want two missing topics and a closed gate", p)
-		}
-		o.after(5 * time.Second)
-		o.wantServed("/n/a", "/n/b")
-		o.wantOwned("/n/a", "/n/b")
-		p := o.own.progress()
-		if p.Wanted != 2 || p.Owned != 2 || !p.Settled || !o.Reconciler.Snapshot().Reconciled {
-			t.Errorf("ownership %+v, want all owned and settled", p)
-		}
-	})
-}
-
-func TestATopicIsUnloadedBeforeItsLockIsReleased(t *testing.T) {
-	b := newFakeBroker()
-	inOwners(t, testOwnership, b, func(o *owners) {
-		o.l.onRelease = func(topic string) {
-			if b.serves(topic) {
-				t.Errorf("%s was released while it was served", topic)
-			}
-		}
-		o.stand(firstStanding, recovery.Active, true)
-		o.assign(true, []string{"/n/a", "/n/b"}, nil)
-		o.after(time.Second)
-		b.set(func() { b.latency = 3 * time.Second })
-		o.assign(false, nil, []string{"/n/a"})
-		o.after(2 * time.Second)
-		o.wantOwned("/n/a", "/n/b") // being unloaded
-		o.after(5 * time.Second)
-		o.wantOwned("/n/b")
-		o.wantServed("/n/b")
-	})
-}
-
 func TestATopicThatCannotBeUnloadedKeepsItsLock(t *testing.T) {
-	b := newFakeBroker()
-	inOwners(t, testOwnership, b, func(o *owners) {
+	for name, give := range map[string]func(o *owners){
+		"unassigned": func(o *owners) { o.assign(false, nil, []string{"/n/a"}) },
+		"yielded":    func(o *owners) { o.own.Yield([]string{"/n/a"}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newFakeBroker()
+			inOwners(t, testOwnership, b, func(o *owners) {
+				o.stand(firstStanding, recovery.Active, true)
+				o.assign(true, []string{"/n/a"}, nil)
+				o.after(time.Second)
+				b.set(func() { b.quiesceErr["/n/a"] = errRefused })
+				give(o)
+				o.after(10 * time.Minute)
+				o.wantOwned("/n/a")
+				if o.own.Yielded("/n/a") {
+					t.Error("yielded, and still served")
+				}
+				b.set(func() { delete(b.quiesceErr, "/n/a") })
+				o.after(time.Minute)
+				o.wantOwned()
+			})
+		})
+	}
+}
+
+func TestADrainingBrokerTakesNothingNewAndADrainedOneGivesItsLocksUp(t *testing.T) {
+	inOwners(t, testOwnership, newFakeBroker(), func(o *owners) {
 		o.stand(firstStanding, recovery.Active, true)
-		o.assign(true, []string{"/n/a"}, nil)
+		o.assign(true, names("t", 5), nil)
 		o.after(time.Second)
-		b.set(func() { b.quiesceErr["/n/a"] = errRefused })
-		o.assign(false, nil, []string{"/n/a"})
-		o.after(10 * time.Minute)
-		o.wantOwned("/n/a")
-		b.set(func() { delete(b.quiesceErr, "/n/a") })
+		o.stand(firstStanding, recovery.Draining, true)
+		o.assign(false, []string{"/n/later"}, nil)
 		o.after(time.Minute)
+		o.wantServed(names("t", 5)...)
+		o.wantOwned(names("t", 5)...)
+		o.stand(firstStanding, recovery.Drained, true)
+		o.after(5 * time.Second)
+		o.wantServed()
 		o.wantOwned()
+		o.stand(firstStanding, recovery.Active, true)
+		o.after(5 * time.Second)
+		o.wantServed(append(names("t", 5), "/n/later")...)
+		o.wantOwned(append(names("t", 5), "/n/later")...)
 	})
 }
 
@@ -383,100 +372,6 @@ func TestAReleaseDuringAReOwnDoesNotResurrectTheKey(t *testing.T) {
 	})
 }
 
-// A release whose answer was lost may still come to pass. The lock is written anew before
-// the topic is loaded, so that it finds nothing to delete.
-func TestALateReleaseDoesNotTakeALockThatIsBelieved(t *testing.T) {
-	for _, late := range []time.Duration{2 * time.Second, 8 * time.Second} {
-		t.Run(late.String(), func(t *testing.T) {
-			b := newFakeBroker()
-			inOwners(t, testOwnership, b, func(o *owners) {
-				o.stand(firstStanding, recovery.Active, true)
-				o.assign(true, []string{"/n/a"}, nil)
-				o.after(time.Second)
-				b.set(func() { clear(b.serving) })
-				o.Kick()
-				o.after(time.Second)
-				b.set(func() { clear(b.serving) }) // so that the release goes out at once
-				o.l.set(func() { o.l.lost = late })
-				o.assign(false, nil, []string{"/n/a"})
-				o.after(1500 * time.Millisecond)
-				if n := o.l.asked(recovery.LockRelease); n != 1 {
-					t.Fatalf("%d releases, want one in flight", n)
-				}
-				o.l.set(func() { o.l.lost = 0 })
-				o.stand(firstStanding, recovery.Active, false) // a short detachment
-				o.assign(false, []string{"/n/a"}, nil)
-				o.stand(firstStanding, recovery.Active, true)
-				for range 100 {
-					o.after(100 * time.Millisecond)
-					if b.serves("/n/a") && o.l.owner("/n/a") != "me" {
-						t.Fatal("served without its lock")
-					}
-				}
-				o.wantServed("/n/a")
-			})
-		})
-	}
-}
-
-func TestATopicWantedAgainWhileItIsReleasedIsTakenAnew(t *testing.T) {
-	b := newFakeBroker()
-	inOwners(t, testOwnership, b, func(o *owners) {
-		o.stand(firstStanding, recovery.Active, true)
-		o.assign(true, []string{"/n/a"}, nil)
-		o.after(time.Second)
-		o.l.onRelease = func(string) {
-			if b.serves("/n/a") {
-				t.Error("released while served")
-			}
-		}
-		o.l.set(func() { o.l.latency = time.Second })
-		o.assign(false, nil, []string{"/n/a"})
-		for o.l.asked(recovery.LockRelease) == 0 {
-			o.after(10 * time.Millisecond)
-		}
-		o.assign(false, []string{"/n/a"}, nil)
-		for range 50 {
-			o.after(100 * time.Millisecond)
-			if b.serves("/n/a") && o.l.owner("/n/a") != "me" {
-				t.Fatal("served without its lock")
-			}
-		}
-		o.wantServed("/n/a")
-	})
-}
-
-func TestADrainedBrokerGivesItsLocksUp(t *testing.T) {
-	b := newFakeBroker()
-	inOwners(t, testOwnership, b, func(o *owners) {
-		o.stand(firstStanding, recovery.Active, true)
-		o.assign(true, names("t", 5), nil)
-		o.after(time.Second)
-		o.stand(firstStanding, recovery.Drained, true)
-		o.after(5 * time.Second)
-		o.wantServed()
-		o.wantOwned()
-		o.stand(firstStanding, recovery.Active, true)
-		o.after(5 * time.Second)
-		o.wantServed(names("t", 5)...)
-		o.wantOwned(names("t", 5)...)
-	})
-}
-
-func TestADrainingBrokerTakesNothingNew(t *testing.T) {
-	b := newFakeBroker()
-	inOwners(t, testOwnership, b, func(o *owners) {
-		o.stand(firstStanding, recovery.Active, true)
-		o.assign(true, []string{"/n/a"}, nil)
-		o.after(time.Second)
-		o.stand(firstStanding, recovery.Draining, true)
-		o.assign(false, []string{"/n/b"}, nil)
-		o.after(time.Minute)
-		o.wantServed("/n/a")
-		o.wantOwned("/n/a")
-	})
-}
-
 func TestTheAuditFindsLocksThatWentAndLocksThatStayed(t *testing.T) {
 	b := newFakeBroker()
 	inOwners(t, testOwnership, b, func(o *owners) {
@@ -493,27 +388,6 @@ func TestTheAuditFindsLocksThatWentAndLocksThatStayed(t *testing.T) {
 		o.wantMetric("holdfast_ownership_conflicts_total 1")
 		if n := strings.Count(o.log.String(), "not under our lease any more"); n != 2 {
 			t.Errorf("logged %d times, want twice", n)
-		}
-	})
-}
-
-func TestTenThousandTopicsAreOwnedAndLoaded(t *testing.T) {
-	b := newFakeBroker()
-	inOwners(t, testOwnership, b, func(o *owners) {
-		all := names("t", 10_000)
-		for i := 0; i < len(all); i += 100 {
-			o.l.put(all[i], "other", Standing{9, 9})
-		}
-		o.stand(firstStanding, recovery.Active, true)
-		o.assign(true, all, nil)
-		o.after(time.Minute)
-		if p := o.Reconciler.Snapshot(); p.Served != 9900 || p.Elsewhere != 100 || !p.Reconciled {
-			t.Errorf("progress %+v", p)
-		}
-		before := value(o.l, &o.l.calls)
-		o.after(10 * time.Minute)
-		if n := value(o.l, &o.l.calls) - before; n > 60 {
-			t.Errorf("%d calls in ten quiet minutes, want some for the audit and the waiting", n)
 		}
 	})
 }
@@ -626,30 +500,6 @@ func TestALoadWithoutAnAnswerIsLookedForBeforeItsLockIsReleased(t *testing.T) {
 			})
 		})
 	}
-}
-
-// The listing was asked for before the load ended, so it does not tell what became of it.
-func TestATopicWhoseLoadHadNoAnswerIsNotForgottenByAnOlderListing(t *testing.T) {
-	inWorld(t, testSettings, newFakeBroker(), func(w *world) {
-		forget := func(clock uint64) {
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			w.applyListing(clock, Held{}, time.Now())
-			w.list.fresh = true
-		}
-		w.mu.Lock()
-		topic := w.topic("/n/a", time.Now())
-		topic.unsure, topic.changed = true, 7
-		w.mu.Unlock()
-		forget(5)
-		if idle := w.Idle([]string{"/n/a"}); len(idle) > 0 {
-			t.Error("idle by a listing of before")
-		}
-		forget(8)
-		if idle := w.Idle([]string{"/n/a"}); len(idle) == 0 {
-			t.Error("not idle, though it was listed since")
-		}
-	})
 }
 
 func TestAnAuditThatFailsHoldsNoLockUp(t *testing.T) {

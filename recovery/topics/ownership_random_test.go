@@ -13,8 +13,8 @@ import (
 )
 
 // Brokers that assign the same topics to themselves, detach, lose their leases and answers,
-// and are drained: no topic may be served by a broker that does not hold its lock. The
-// fence is part of the test, as it is of the sidecar: what detaches stops serving.
+// and are drained: no topic may be served by a broker that does not hold its lock, from the
+// moment at which it is loaded until the lock is released, however late an answer is. The fence is part of the test, as it is of the sidecar: what detaches stops serving.
 func TestNoTopicIsServedByTwo(t *testing.T) {
 	first := testseed.Value()
 	for seed := first; seed < first+4; seed++ {
@@ -40,6 +40,16 @@ func randomOwners(t *testing.T, seed uint64) {
 		b.latency = 20 * time.Millisecond
 		o, end := newOwners(t, id, testOwnership, b, table)
 		defer end()
+		b.onServe = func(topic string) {
+			if owner := table.owner(topic); owner != id {
+				t.Errorf("%s begins to serve %s, which is %q's", id, topic, owner)
+			}
+		}
+		o.l.onRelease = func(topic string) { // also of one whose answer was lost, and that comes late
+			if b.serves(topic) {
+				t.Errorf("%s releases %s, and serves it", id, topic)
+			}
+		}
 		lease++
 		m := &member{o, Standing{Epoch: lease, LeaseID: lease}, true}
 		brokers = append(brokers, m)

@@ -44,22 +44,6 @@ func TestAYieldedTopicIsUnloadedAndReleasedWithoutTheGuard(t *testing.T) {
 	})
 }
 
-func TestATopicThatCannotBeUnloadedIsNotYielded(t *testing.T) {
-	b := newFakeBroker()
-	inOwners(t, testOwnership, b, func(o *owners) {
-		o.stand(firstStanding, recovery.Active, true)
-		o.assign(true, []string{"/n/a"}, nil)
-		o.after(time.Second)
-		b.set(func() { b.quiesceErr["/n/a"] = errRefused })
-		o.own.Yield([]string{"/n/a"})
-		o.after(10 * time.Minute)
-		o.wantOwned("/n/a")
-		if o.own.Yielded("/n/a") {
-			t.Error("yielded, and still served")
-		}
-	})
-}
-
 func TestADrainedBrokerYieldsWhatItReleased(t *testing.T) {
 	b := newFakeBroker()
 	inOwners(t, testOwnership, b, func(o *owners) {

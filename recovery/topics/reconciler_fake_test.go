@@ -44,6 +44,7 @@ type fakeBroker struct {
 	flying     int
 	maxFlying  int
 	cancelled  int // calls whose context was cancelled
+	onServe    func(topic string)
 }
 
 func newFakeBroker(serving ...string) *fakeBroker {
@@ -115,6 +116,9 @@ func (b *fakeBroker) Serve(ctx context.Context, topic string, record []byte) err
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.onServe != nil {
+		b.onServe(topic)
+	}
 	b.serving[topic] = true
 	delete(b.quiesced, topic)
 	return nil
@@ -166,7 +170,7 @@ func (b *fakeBroker) totals() (listings, loads, quiesces int) {
 type fakeRecords struct {
 	mu    sync.Mutex
 	err   error
-	none  bool
+	none  string // topic without a record
 	calls int
 }
 
@@ -179,7 +183,7 @@ func (f *fakeRecords) Records(_ context.Context, topics []string) (map[string][]
 	}
 	records := map[string][]byte{}
 	for _, name := range topics {
-		if !f.none {
+		if name != f.none {
 			records[name] = []byte("record of " + name)
 		}
 	}

@@ -180,23 +180,6 @@ func TestWhatIsNotWantedAnyMoreIsDropped(t *testing.T) {
 	}
 }
 
-func TestAReturnAfterADetachmentIsHandedOverAnew(t *testing.T) {
-	b := &steered{}
-	inSteering(t, b, func(s *Steerer) {
-		o := steerOrders(recovery.Active)
-		s.SetOrders(o)
-		passes(time.Second)
-		o.Attached = false
-		s.SetOrders(o)
-		passes(time.Hour)
-		s.wants(t, b, recovery.SteerWaiting, recovery.Active)
-		o.Attached = true
-		s.SetOrders(o)
-		passes(time.Second)
-		s.wants(t, b, recovery.SteerDone, recovery.Active, recovery.Active)
-	})
-}
-
 func TestABrokerWithoutAModeIsToldNothing(t *testing.T) {
 	s := NewSteerer(nil, 0, 0, discard(), prometheus.NewPedanticRegistry())
 	s.SetOrders(steerOrders(recovery.Active))
@@ -312,20 +295,4 @@ func TestAnActiveBrokerIsLetBe(t *testing.T) {
 			})
 		})
 	}
-}
-
-func TestAModeIsHandedOverAnewAfterAnotherOneThatFailed(t *testing.T) {
-	b := &steered{}
-	inSteering(t, b, func(s *Steerer) {
-		s.SetOrders(steerOrders(recovery.Active))
-		passes(time.Second)
-		b.mu.Lock()
-		b.fails = 1
-		b.mu.Unlock()
-		s.SetOrders(steerOrders(recovery.Drained))
-		passes(time.Millisecond)
-		s.SetOrders(steerOrders(recovery.Active))
-		passes(time.Minute)
-		s.wants(t, b, recovery.SteerDone, recovery.Active, recovery.Drained, recovery.Active)
-	})
 }

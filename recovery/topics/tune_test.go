@@ -54,22 +54,6 @@ func TestANewConcurrencyHoldsForWhatBegins(t *testing.T) {
 	})
 }
 
-func TestANewTimeoutBoundsTheNextLoad(t *testing.T) {
-	b := newFakeBroker()
-	b.hangs["/n/stuck"] = true
-	inWorld(t, testSettings, b, func(w *world) {
-		s := testSettings
-		s.LoadTimeout = 2 * time.Second
-		w.Tune(s)
-		w.SetAssigned(true, []string{"/n/stuck"}, nil)
-		w.SetOrders(attached)
-		w.after(3 * time.Second)
-		if p := w.Snapshot(); p.Failed != 1 {
-			t.Errorf("%+v", p)
-		}
-	})
-}
-
 func TestAShorterAuditIntervalEndsThePauseUnderWay(t *testing.T) {
 	s := testSettings
 	s.AuditInterval = time.Hour
@@ -84,23 +68,6 @@ func TestAShorterAuditIntervalEndsThePauseUnderWay(t *testing.T) {
 		w.after(65 * time.Second)
 		if after, _, _ := w.b.totals(); after-before < 6 || after-before > 7 {
 			t.Errorf("%d listings in 65 s", after-before)
-		}
-	})
-}
-
-func TestTheMassChangeShareThatHoldsIsTheNewOne(t *testing.T) {
-	inWorld(t, testSettings, newFakeBroker(), func(w *world) {
-		all := names("t", 40)
-		w.SetAssigned(true, all, nil)
-		w.SetOrders(attached)
-		w.after(10 * time.Second)
-		s := testSettings
-		s.MassChangeShare = 0.9
-		w.Tune(s)
-		w.SetAssigned(true, all[30:], nil)
-		w.after(10 * time.Second)
-		if p := w.Snapshot(); p.GuardTripped {
-			t.Errorf("three quarters tripped a guard at 0.9: %+v", p)
 		}
 	})
 }

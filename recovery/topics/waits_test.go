@@ -1,0 +1,166 @@
+package topics
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"holdfast/recovery"
+)
+
+// What is not known yet, or not allowed, is waited for however long; then all goes its way.
+func TestNothingIsTouchedUntilEverythingIsKnownAndAllowed(t *testing.T) {
+	orders := func(change func(*recovery.Orders)) recovery.Orders {
+		o := attached
+		change(&o)
+		return o
+	}
+	mode := func(m recovery.Mode) recovery.Orders { return orders(func(o *recovery.Orders) { o.Mode = m }) }
+	read := func(w *world) { w.SetAssigned(true, []string{"/n/a"}, nil) }
+	changes := func(w *world) { w.SetAssigned(false, []string{"/n/put"}, []string{"/n/stray"}) }
+	for _, row := range []struct {
+		name   string
+		orders recovery.Orders
+		begins func(w *world)
+		moves  bool
+		listed bool // the broker may be
+		known  bool // the assignments are
+		strays int  // that are withdrawn: it is known whose they are
+	}{
+		{"the assignments are not read, active", attached, changes, false, true, false, 0},
+		{"the assignments are not read, draining", mode(recovery.Draining), changes, false, true, false, 0},
+		{"the assignments are not read, drained", mode(recovery.Drained), changes, false, true, false, 0},
+		{"the assignments were forgotten, and a change says nothing of the rest", attached, func(w *world) { read(w); w.ForgetAssigned(); changes(w) }, false, true, false, 0},
+		{"detached", orders(func(o *recovery.Orders) { o.Attached = false }), func(w *world) { read(w); w.Kick() }, false, false, true, 0},
+		{"paused", orders(func(o *recovery.Orders) { o.Paused = true }), read, false, true, true, 0},
+		{"the broker was not told its mode", steering(attached, recovery.SteerPending), read, false, true, true, 1},
+		{"what is being moved is not read", attached, read, true, true, true, 0},
+		{"the broker was never listed", attached, func(w *world) { w.b.set(func() { w.b.listErr = errRefused }); read(w) }, false, true, true, 0},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			s := testSettings
+			s.Moves = row.moves
+			b := newFakeBroker("/n/stray")
+			inWorld(t, s, b, func(w *world) {
+				w.SetOrders(row.orders)
+				row.begins(w)
+				w.after(time.Hour)
+				listings, loads, quiesces := b.totals()
+				if loads != 0 || quiesces != row.strays || listings != 0 && !row.listed {
+					t.Errorf("%d listings, %d loads, %d quiesces", listings, loads, quiesces)
+				}
+				if p := w.Snapshot(); p.Reconciled || p.AssignedKnown != row.known || !row.known && p.Orphan != 0 {
+					t.Errorf("progress %+v; want the gate closed", p)
+				}
+				b.set(func() { b.listErr = nil })
+				w.SetHeld(nil)
+				w.SetOrders(attached)
+				read(w)
+				w.after(time.Minute)
+				w.wantServed("/n/a")
+				if p := w.Snapshot(); p.GateOpenedBy != GateComplete || p.Quarantined != 1 {
+					t.Errorf("then: %+v", p)
+				}
+			})
+		})
+	}
+}
+
+func TestAPauseTakesNothingAwayAndClosesNoGate(t *testing.T) {
+	inWorld(t, testSettings, newFakeBroker("/n/a"), func(w *world) {
+		w.SetAssigned(true, []string{"/n/a"}, nil)
+		w.SetOrders(attached)
+		w.after(time.Second)
+		paused := attached
+		paused.Paused = true
+		w.SetOrders(paused)
+		w.SetAssigned(false, nil, []string{"/n/a"})
+		w.after(time.Hour)
+		w.wantServed("/n/a")
+		if !w.Snapshot().Reconciled {
+			t.Error("a pause closed the gate")
+		}
+	})
+}
+
+// Most of what is served is no more to be served: nobody but an operator says that this is meant.
+func TestAMassChangeWaitsForAWord(t *testing.T) {
+	all := names("t", 100)
+	for _, row := range []struct {
+		name    string
+		stray   bool // they were never assigned
+		happens func(w *world)
+		detail  string // empty: it is done without a word
+		atOnce  int    // topics that may go before
+		left    []string
+	}{
+		{"all at once", false, func(w *world) { w.SetAssigned(true, nil, nil) }, "100 of 100 topics lost their assignment", 0, nil},
+		{"one by one", false, func(w *world) {
+			for _, name := range all { // the window holds them all
+				w.SetAssigned(false, nil, []string{name})
+				time.Sleep(20 * time.Millisecond)
+			}
+		}, "topics lost their assignment", 51, nil},
+		{"a word that came before it", false, func(w *world) { w.Confirm(); w.SetAssigned(true, nil, nil) }, "100 of 100", 0, nil},
+		{"what it serves at first is not assigned", true, func(w *world) { w.SetAssigned(true, nil, nil) }, "100 of 100 served topics are not assigned here", 0, nil},
+		{"deleted by others", false, func(w *world) { w.SetAssigned(false, nil, all[:80]) }, "80 of 100", 0, all[80:]},
+		{"moved away", false, func(w *world) {
+			w.SetHeld(all[:80])
+			w.SetAssigned(false, nil, all[:80])
+			w.b.set(func() {
+				for _, name := range all[:80] {
+					delete(w.b.serving, name)
+				}
+			})
+			w.SetHeld(nil)
+		}, "", 0, all[80:]},
+		{"half of them", false, func(w *world) { w.SetAssigned(false, nil, all[:50]) }, "", 50, all[50:]},
+		{"three quarters, where nine tenths may go", false, func(w *world) {
+			s := movingSettings()
+			s.MassChangeShare = 0.9
+			w.Tune(s)
+			w.SetAssigned(false, nil, all[:75])
+		}, "", 75, all[75:]},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			inWorld(t, movingSettings(), newFakeBroker(all...), func(w *world) {
+				w.SetHeld(nil)
+				w.SetOrders(attached)
+				if !row.stray {
+					w.SetAssigned(true, all, nil)
+				}
+				w.after(time.Minute)
+				row.happens(w)
+				w.after(time.Hour)
+				if p := w.Snapshot(); p.GuardTripped != (row.detail != "") || !strings.Contains(p.GuardDetail, row.detail) {
+					t.Errorf("tripped %v, %q; want %q", p.GuardTripped, p.GuardDetail, row.detail)
+				}
+				if _, _, n := w.b.totals(); n > row.atOnce {
+					t.Errorf("%d topics quiesced, want at most %d", n, row.atOnce)
+				}
+				w.Confirm()
+				w.after(time.Minute)
+				w.wantServed(row.left...)
+				if w.Snapshot().GuardTripped {
+					t.Error("still tripped after the word")
+				}
+			})
+		})
+	}
+}
+
+func TestAssignmentsThatComeBackEndTheWait(t *testing.T) {
+	all := names("t", 100)
+	inWorld(t, testSettings, newFakeBroker(all...), func(w *world) {
+		w.SetOrders(attached)
+		w.SetAssigned(true, all, nil)
+		w.after(time.Minute)
+		w.SetAssigned(true, nil, nil)
+		w.after(time.Hour)
+		w.SetAssigned(true, all, nil)
+		w.after(time.Minute)
+		if p := w.Snapshot(); p.GuardTripped || p.Served != 100 {
+			t.Errorf("%+v", p)
+		}
+	})
+}
