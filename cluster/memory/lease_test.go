@@ -169,3 +169,14 @@ func TestLeasesEndInTheOrderOfTheirDeadlinesEachInItsOwnRevision(t *testing.T) {
 		}
 	})
 }
+func TestSmallTTLsAreRaisedAndIDsRepeatable(t *testing.T) {
+	a, b := over(t, memory.New(memory.Config{}), nil), over(t, memory.New(memory.Config{MinTTL: 5 * time.Second}), nil)
+	idA, grantedA, errA := a.Grant(t.Context(), time.Second)
+	idB, grantedB, errB := b.Grant(t.Context(), time.Second)
+	if errA != nil || errB != nil || grantedA != 2*time.Second || grantedB != 5*time.Second {
+		t.Errorf("granted %v, %v and %v, %v", grantedA, errA, grantedB, errB)
+	}
+	if idA != idB || idA <= 0 {
+		t.Errorf("ids %d and %d, want the same first one", idA, idB)
+	}
+}
