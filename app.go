@@ -90,7 +90,7 @@ func verbs() []*cli.Command {
 		verb("events", sidecar, events, outputFlag("text"),
 			&cli.BoolFlag{Name: "follow", Aliases: []string{"f"}, Usage: "wait for more, until interrupted"}),
 		verb("explain", sidecar, explain, outputFlag("text")),
-		verb("check", all, check),
+		verb("check", all, checkAll),
 		verb("forget", &needs{only: append(etcd, "driver", "registration"), others: true, bound: time.Minute}, forget,
 			&cli.BoolFlag{Name: "dry-run", Usage: "say what would be done, and do nothing"}),
 		verb("gate", sidecar, gate,

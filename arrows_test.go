@@ -21,10 +21,11 @@ import (
 // arrows says which of our packages each one may import (DESIGN, Rooms). The
 // packages of one row know the others only through interfaces of their own.
 var arrows = map[string][]string{
-	"holdfast":                           {"holdfast/agent", "holdfast/agent/config", "holdfast/agent/control", "holdfast/agent/guard", "holdfast/agent/lease", "holdfast/agent/moving", "holdfast/brokerapi", "holdfast/cluster", "holdfast/probes", "holdfast/recovery", "holdfast/recovery/moves"},
-	"holdfast/agent":                     {"holdfast/agent/config", "holdfast/agent/control", "holdfast/agent/guard", "holdfast/agent/lease", "holdfast/agent/moving", "holdfast/agent/process", "holdfast/agent/web", "holdfast/agent/web/page", "holdfast/brokerapi", "holdfast/brokerapi/access", "holdfast/cluster", "holdfast/probes", "holdfast/recovery", "holdfast/recovery/moves", "holdfast/recovery/topics"},
+	"holdfast":                           {"holdfast/agent", "holdfast/agent/check", "holdfast/agent/config", "holdfast/agent/control", "holdfast/agent/guard", "holdfast/agent/lease", "holdfast/agent/moving", "holdfast/brokerapi", "holdfast/cluster", "holdfast/probes", "holdfast/recovery", "holdfast/recovery/moves"},
+	"holdfast/agent":                     {"holdfast/agent/check", "holdfast/agent/config", "holdfast/agent/control", "holdfast/agent/guard", "holdfast/agent/lease", "holdfast/agent/moving", "holdfast/agent/process", "holdfast/agent/web", "holdfast/agent/web/page", "holdfast/brokerapi", "holdfast/brokerapi/access", "holdfast/cluster", "holdfast/probes", "holdfast/recovery", "holdfast/recovery/moves", "holdfast/recovery/topics"},
+	"holdfast/agent/check":               {"holdfast/agent/config", "holdfast/agent/control", "holdfast/agent/guard", "holdfast/agent/lease", "holdfast/cluster", "holdfast/recovery"},
 	"holdfast/agent/config":              {"holdfast/agent/lease", "holdfast/brokerapi", "holdfast/brokerapi/access", "holdfast/brokerapi/danube", "holdfast/brokerapi/httpapi", "holdfast/brokerapi/nats", "holdfast/brokerapi/pulsar", "holdfast/cluster"},
-	"holdfast/agent/control":             {"holdfast/agent/config", "holdfast/agent/guard", "holdfast/agent/moving", "holdfast/agent/process", "holdfast/probes", "holdfast/recovery"},
+	"holdfast/agent/control":             {"holdfast/agent/config", "holdfast/agent/guard", "holdfast/agent/moving", "holdfast/agent/process", "holdfast/cluster", "holdfast/probes", "holdfast/recovery"},
 	"holdfast/agent/guard":               {"holdfast/agent/lease", "holdfast/agent/process"},
 	"holdfast/agent/lease":               {},
 	"holdfast/agent/moving":              {"holdfast/brokerapi", "holdfast/cluster", "holdfast/recovery/moves"},

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"unicode"
 
-	"holdfast/agent"
+	"holdfast/agent/check"
 	"holdfast/agent/control"
 	"holdfast/cluster"
 )
@@ -118,7 +118,7 @@ func TestWhatOthersSayIsOnlyShown(t *testing.T) {
 	wantPlain(t, "forget", forgotten(text), forgotten("x"))
 	found := func(text string) string {
 		var b bytes.Buffer
-		if err := agent.WriteFindings(&b, []agent.Finding{{What: "broker", Text: text}, {What: "etcd", Err: errors.New(text)}}); err != nil {
+		if err := check.Write(&b, []check.Finding{{What: "broker", Text: text}, {What: "etcd", Err: errors.New(text)}}); err != nil {
 			t.Fatal(err)
 		}
 		return b.String()

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"holdfast/agent"
+	"holdfast/agent/check"
 	"holdfast/agent/config"
 	"holdfast/agent/control"
 	"holdfast/cluster"
@@ -19,12 +20,12 @@ import (
 
 // The verbs that take the settings of run and need no sidecar.
 
-func check(c call) error {
+func checkAll(c call) error {
 	findings := agent.Check(c.Context, c.settings, slog.New(slog.DiscardHandler))
-	_ = agent.WriteFindings(c.out(), findings)
+	_ = check.Write(c.out(), findings)
 	c.out().line("")
-	_, _ = agent.WorstCase(c.settings).WriteTo(c.out())
-	return agent.Verdict(findings)
+	_, _ = check.WorstCase(c.settings).WriteTo(c.out())
+	return check.Verdict(findings)
 }
 
 func etcdSettings() (names []string) {
@@ -57,7 +58,7 @@ func fleet(c call) error {
 	defer client.Close()
 	brokers, err := client.Fleet(c.Context)
 	if err != nil {
-		return agent.EtcdError(c.settings, err)
+		return control.EtcdError(c.settings, err)
 	}
 	journals := map[string]cluster.KV{}
 	unread := client.Moves(c.Context, func(topic string, journal cluster.KV) { journals[topic] = journal })
@@ -65,7 +66,7 @@ func fleet(c call) error {
 	return c.answer(raw, err, func(o *output) {
 		writeFleet(o, brokers, time.Now())
 		if unread != nil {
-			o.line("Whether topics are being moved is not known: %v", agent.EtcdError(c.settings, unread))
+			o.line("Whether topics are being moved is not known: %v", control.EtcdError(c.settings, unread))
 		}
 		writeFleetMoves(o, brokers, journals)
 	})
@@ -181,7 +182,7 @@ func (f forgetting) refused(err error, unassigned []string) error {
 			return &control.ExitError{Code: control.ExitRefused, Err: fmt.Errorf("%s: %w: %s", text, err, next)}
 		}
 	}
-	return fmt.Errorf("%s: %w", text, agent.EtcdError(f.settings, err))
+	return fmt.Errorf("%s: %w", text, control.EtcdError(f.settings, err))
 }
 
 // whatRemains is what of a broker is to go, in words.

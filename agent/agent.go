@@ -18,6 +18,7 @@ import (
 	"github.com/oklog/run"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"holdfast/agent/check"
 	"holdfast/agent/config"
 	"holdfast/agent/control"
 	"holdfast/agent/lease"
@@ -246,10 +247,12 @@ func (a *agent) refuseWrongCredentials(ctx context.Context) error {
 		err := a.main.Reach(probe)
 		switch {
 		case err == nil:
-			a.warnOfVersion(probe)
+			if stale := check.StaleReads(probe, a.main, a.cfg.EtcdEndpoints); stale != "" {
+				a.log.Warn("etcd is too old: its word on a registration may be stale", "detail", stale)
+			}
 		case cluster.Classify(err) != cluster.ClassAuth || ctx.Err() != nil:
 		case refused:
-			return EtcdError(a.cfg, err)
+			return control.EtcdError(a.cfg, err)
 		default:
 			probes.Sleep(ctx, authProbeAgain)
 			continue

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"holdfast/agent/check"
 	"holdfast/agent/config"
 	"holdfast/agent/control"
 	"holdfast/agent/lease"
@@ -40,9 +41,9 @@ type start struct {
 }
 
 // checkStart says what a start would decide now, or what the sidecar holds that runs.
-func checkStart(ctx context.Context, c config.Config, who brokerapi.Report, healthy bool, log *slog.Logger) Finding {
-	f := Finding{What: "start"}
-	ctx, cancel := context.WithTimeout(ctx, checkTimeout+recovery.LooksApart(c.RenewInterval))
+func checkStart(ctx context.Context, c config.Config, who brokerapi.Report, healthy bool, log *slog.Logger) check.Finding {
+	f := check.Finding{What: "start"}
+	ctx, cancel := context.WithTimeout(ctx, check.Timeout+recovery.LooksApart(c.RenewInterval))
 	defer cancel()
 	if text, runs := heldNow(ctx, c); runs {
 		f.Text = text
@@ -93,7 +94,7 @@ func checkStart(ctx context.Context, c config.Config, who brokerapi.Report, heal
 
 // heldNow is what a sidecar holds that runs beside this state directory.
 func heldNow(ctx context.Context, c config.Config) (text string, runs bool) {
-	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	ctx, cancel := context.WithTimeout(ctx, check.Timeout)
 	defer cancel()
 	var st control.Status
 	_, err := control.NewClient(c.ControlSocket, c.StateDir).Get(ctx, "/v1/status", &st)
@@ -143,8 +144,8 @@ func (s *start) observe(who brokerapi.Report, healthy bool) {
 }
 
 // foretell has the registrar decide, and writes nothing.
-func (s start) foretell(ctx context.Context, client *cluster.Client, log *slog.Logger) Finding {
-	f := Finding{What: "start"}
+func (s start) foretell(ctx context.Context, client *cluster.Client, log *slog.Logger) check.Finding {
+	f := check.Finding{What: "start"}
 	if s.byInstance && s.instance == "" {
 		f.Text = "not foretold: the broker does not answer, and has another id at each start"
 		return f
@@ -168,11 +169,11 @@ func (s start) foretell(ctx context.Context, client *cluster.Client, log *slog.L
 			recovery.RowConflict, strings.TrimPrefix(err.Error(), lease.ErrConflict.Error()+": "), recovery.Otherwise(recovery.RowConflict))
 		return f
 	case err != nil:
-		f.Err = EtcdError(s.cfg, err)
+		f.Err = control.EtcdError(s.cfg, err)
 		return f
 	}
 	if err := client.MayRegister(ctx, seen); err != nil {
-		f.Err = EtcdError(s.cfg, err)
+		f.Err = control.EtcdError(s.cfg, err)
 		return f
 	}
 	d, why := out.decision, out.decision.Detail
@@ -206,7 +207,7 @@ func (s start) foretell(ctx context.Context, client *cluster.Client, log *slog.L
 // considered is consider, which looks a second time at the lease of a registration that may be a copy's.
 func (r *registrar) considered(ctx context.Context, client *cluster.Client) (seen cluster.Snapshot, out outcome, err error) {
 	for looked := false; ; looked = true {
-		bounded, cancel := context.WithTimeout(ctx, checkTimeout)
+		bounded, cancel := context.WithTimeout(ctx, check.Timeout)
 		seen, _, out, err = r.consider(bounded, client, nil)
 		cancel()
 		if looked || !errors.Is(err, lease.ErrDeferred) || r.sighted.lease == 0 {

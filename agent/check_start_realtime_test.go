@@ -13,14 +13,18 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
+
+	"holdfast/agent/check"
 	"holdfast/agent/config"
 	"holdfast/agent/lease"
 	"holdfast/brokerapi"
+	etcd "holdfast/cluster/memory"
 	"holdfast/recovery"
 )
 
 // foretells is what check says of the start that o's sidecar is about to make.
-func (o *outage) foretells() Finding {
+func (o *outage) foretells() check.Finding {
 	o.t.Helper()
 	past, m := o.past, o.past.memory
 	m.Mode, m.Reason, m.By = string(past.mode.Mode), string(past.mode.Reason), past.mode.By
@@ -219,13 +223,13 @@ func TestWhatAStartWouldWaitForIsForetold(t *testing.T) {
 }
 
 func TestWhatABrokerThatIsDownCannotTellIsAssumed(t *testing.T) {
-	etcd := serveEtcd(t, 0xaa)
+	etcd := serveSomeEtcd(t)
 	settings := func() config.Config {
 		c := natsDefaults()
 		c.EtcdEndpoints, c.StateDir, c.DataDir = []string{etcd}, t.TempDir(), t.TempDir()
 		return c.Effective()
 	}
-	check := func(c config.Config) Finding {
+	check := func(c config.Config) check.Finding {
 		t.Helper()
 		f := checkStart(t.Context(), c, brokerapi.Report{}, false, slog.New(slog.DiscardHandler))
 		if f.Err != nil {
@@ -286,4 +290,19 @@ func TestWhatASidecarHoldsThatRunsIsToldInsteadOfAStart(t *testing.T) {
 	if f.Err != nil || f.Text != want {
 		t.Errorf("%v\ngot  %s\nwant %s", f.Err, f.Text, want)
 	}
+}
+
+// serveSomeEtcd puts an etcd behind a socket until the test ends.
+func serveSomeEtcd(t *testing.T) (url string) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	services := grpc.NewServer()
+	etcd.New(etcd.Config{}).Register(services)
+	var serving sync.WaitGroup
+	serving.Go(func() { _ = services.Serve(listener) })
+	t.Cleanup(func() { services.Stop(); serving.Wait() })
+	return "http://" + listener.Addr().String()
 }

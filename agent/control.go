@@ -195,7 +195,7 @@ func (a *agent) setModeByOperator(ctx context.Context, mode recovery.Mode, why s
 	if errors.Is(err, cluster.ErrChanged) {
 		return errors.New("mode not changed: others changed it at the same time: look at it, and repeat")
 	}
-	return fmt.Errorf("mode not changed: %v; repeat when etcd does it", EtcdError(a.cfg, err))
+	return fmt.Errorf("mode not changed: %v; repeat when etcd does it", control.EtcdError(a.cfg, err))
 }
 
 // operatorsWord keeps, of a broker that an operator has drained already, the reason if no other is given.

@@ -143,3 +143,9 @@ func TestTheDefaultOfTheRestartGrace(t *testing.T) {
 		t.Errorf("%v: a negative one is refused", err)
 	}
 }
+
+func natsDefaults() config.Config {
+	c := config.Default()
+	c.Driver = "nats"
+	return c
+}

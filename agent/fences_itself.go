@@ -2,8 +2,8 @@ package agent
 
 import (
 	"slices"
-	"strings"
 
+	"holdfast/agent/check"
 	"holdfast/agent/config"
 	"holdfast/agent/control"
 	"holdfast/brokerapi"
@@ -40,32 +40,6 @@ func (a *agent) atFencePoint() string {
 		return "kept from clients"
 	}
 	return "fenced"
-}
-
-// checkFencesItself says what the settings choose for such a broker.
-func checkFencesItself(c config.Config) (Finding, bool) {
-	if !c.FencesItself() {
-		return Finding{}, false
-	}
-	f := Finding{What: "fence"}
-	steps := strings.Join(c.Fence, ",")
-	if f.Text = "at the end of its lease the broker loses readiness and nothing else: its storage fences writers that were replaced"; steps != "ready" {
-		f.Text = "at the end of its lease the broker is fenced (--fence " + steps + "), though its storage fences writers that were replaced: an outage of etcd for longer than the TTL costs its service; --fence ready keeps it"
-	}
-	if !c.CanStop() {
-		f.Text += "; one that hangs beside a peer that is well goes on hanging: give --broker-pid-file, or another way to stop it"
-	} else if !slices.Contains(c.Fence, string(recovery.StepStop)) {
-		f.Text += "; one that hangs beside a peer that is well is stopped"
-	}
-	switch recovery.Policy(c.SessionExpiredPolicy) {
-	case recovery.PolicyReconnect:
-		f.Text += "; once it is registered again it is active again by itself (--session-expired-policy reconnect)"
-	case recovery.PolicyShutdown:
-		f.Text += "; when its registration was lost it is stopped, and this sidecar ends (--session-expired-policy shutdown)"
-	default:
-		f.Text += "; once it is registered again it is drained and waits for 'holdfast activate' (--session-expired-policy drain)"
-	}
-	return f, true
 }
 
 // mustStopWhy is what makes a way to stop the process a condition.
@@ -116,8 +90,8 @@ func (a *agent) refuseUnstoppable() error {
 }
 
 // checkMustStop is the finding about a broker that must be stopped.
-func checkMustStop(c config.Config, t brokerapi.Traits) Finding {
-	f := Finding{What: "stop", Text: "the broker must be stopped when its registration goes, and would be: see process"}
+func checkMustStop(c config.Config, t brokerapi.Traits) check.Finding {
+	f := check.Finding{What: "stop", Text: "the broker must be stopped when its registration goes, and would be: see process"}
 	if risk := unstoppable(c, t); risk != "" && c.IKnow {
 		f.Warn, f.Text = true, "DANGER (--i-know): "+risk
 	} else if risk != "" {

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"time"
 
+	"holdfast/agent/check"
 	"holdfast/agent/config"
 	"holdfast/agent/control"
 	"holdfast/agent/guard"
@@ -115,23 +116,9 @@ func (a *agent) dismissLeftGuard() {
 	a.event(control.Event{Kind: "guard", To: "dismissed", Epoch: a.memory.Epoch})
 }
 
-// unguarded says what the lack of a guard means.
-func unguarded(c config.Config) Finding {
-	f := Finding{What: "guard", Warn: true, Text: "off: nothing stops the broker if this sidecar hangs"}
-	switch {
-	case c.FencesItself() && len(c.Fence) == 1:
-		f.Warn, f.Text = false, "off: nothing need stop the broker at the end of its lease"
-	case !c.CanStop():
-		f.Text += ": give --broker-pid-file"
-	case !c.Detach:
-		f.Text += ": leave out --detach=false"
-	}
-	return f
-}
-
 // checkGuard says what the guard would stop. That it can be stopped is what checkProcess says.
-func checkGuard(c config.Config) Finding {
-	f := Finding{What: "guard"}
+func checkGuard(c config.Config) check.Finding {
+	f := check.Finding{What: "guard"}
 	if len(c.Command) > 0 {
 		f.Text = "would stop the child of 'holdfast run'"
 		return f

@@ -101,7 +101,7 @@ func (a *agent) moveError(err error) error {
 	case err == nil, errors.Is(err, moving.ErrBroker), cluster.Classify(err) == cluster.ClassOther:
 		return err
 	}
-	return EtcdError(a.cfg, err)
+	return control.EtcdError(a.cfg, err)
 }
 
 func refusal(format string, args ...any) error {
@@ -177,7 +177,7 @@ func (a *agent) endDrain(ctx context.Context) error {
 	defer cancel()
 	err := patiently(ctx, func() error { return a.moves.EndDrain(ctx, "activated by an operator") })
 	if err != nil {
-		return fmt.Errorf("not activated: a drain that moves topics may go on: %w; repeat when etcd does it", EtcdError(a.cfg, err))
+		return fmt.Errorf("not activated: a drain that moves topics may go on: %w; repeat when etcd does it", control.EtcdError(a.cfg, err))
 	}
 	return nil
 }
@@ -217,7 +217,7 @@ func (a *agent) serveMoves(w http.ResponseWriter, r *http.Request) {
 	}
 	switch {
 	case err != nil:
-		control.Refuse(w, EtcdError(a.cfg, err))
+		control.Refuse(w, control.EtcdError(a.cfg, err))
 	case id != "" && len(list) == 0:
 		control.Refuse(w, control.UsageError(fmt.Errorf("move %q: unknown: 'holdfast moves' lists them", id)))
 	default:

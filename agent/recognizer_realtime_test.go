@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/agent/check"
 	"holdfast/agent/config"
 	"holdfast/agent/control"
 	"holdfast/agent/lease"
@@ -148,7 +149,7 @@ func TestCheckRefusesTheProcessOfAnother(t *testing.T) {
 	}
 	c := natsDefaults()
 	c.BrokerAdmin, c.BrokerPIDFile = "nats://"+socket.Addr().String(), file
-	f := recognizeFinding(t.Context(), c, Finding{What: "process"}, brokerapi.Report{Instance: "a", StartedAt: us.StartedAt})
+	f := recognizeFinding(t.Context(), c, check.Finding{What: "process"}, brokerapi.Report{Instance: "a", StartedAt: us.StartedAt})
 	var exit *control.ExitError
 	if !errors.As(f.Err, &exit) || exit.Code != control.ExitRefused {
 		t.Fatalf("%v", f.Err)
@@ -264,7 +265,7 @@ func TestNoChildIsStartedBesideABrokerThatAnswers(t *testing.T) {
 			if tt.says == "" && err != nil || tt.says != "" && (!errors.As(err, &exit) || exit.Code != control.ExitUsage || !strings.Contains(err.Error(), tt.says)) {
 				t.Errorf("%v", err)
 			}
-			if f := recognizeFinding(t.Context(), a.cfg, Finding{What: "process", Text: "ok"}, brokerapi.Report{}); tt.err == nil && (!f.Warn || f.Err != nil || !strings.Contains(f.Text, want)) {
+			if f := recognizeFinding(t.Context(), a.cfg, check.Finding{What: "process", Text: "ok"}, brokerapi.Report{}); tt.err == nil && (!f.Warn || f.Err != nil || !strings.Contains(f.Text, want)) {
 				t.Errorf("check: %+v", f)
 			}
 		})

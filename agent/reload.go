@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"holdfast/agent/check"
 	"holdfast/agent/config"
 	"holdfast/agent/control"
 	"holdfast/agent/web"
@@ -258,15 +259,15 @@ func tryAccess(ctx context.Context, c config.Config, shownAnew bool) (found []st
 		return nil, err
 	}
 	defer client.Close()
-	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	ctx, cancel := context.WithTimeout(ctx, check.Timeout)
 	defer cancel()
 	if err = client.Reach(ctx); err == nil {
 		return append(found, "etcd lets us in"), nil
 	}
-	switch err = EtcdError(c, err); {
-	case isSetting(err) && shownAnew:
+	switch err = control.EtcdError(c, err); {
+	case control.IsUsage(err) && shownAnew:
 		return nil, err
-	case isSetting(err):
+	case control.IsUsage(err):
 		return append(found, "etcd does not let us in, and its settings and files are those of before: "+err.Error()), nil
 	}
 	return append(found, "whether etcd lets us in is not known: "+err.Error()), nil

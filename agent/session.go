@@ -99,7 +99,7 @@ func (a *agent) lostForCertain(v lease.View, instance string) bool {
 // the failure any more or a person must act.
 func (a *agent) noteVerdict(next recovery.FailureVerdict, lost bool, lastErr string) {
 	if next.Reason == recovery.Reason(recovery.FailureAuth) {
-		next.Detail = explainAuth(a.cfg, &shortError{errors.New(lastErr)}).Error()
+		next.Detail = control.ExplainAuth(a.cfg, errors.New(lastErr)).Error()
 	}
 	a.session.verdict = next
 	if next.Reason == a.session.told || !lost && next.Sequel != recovery.AwaitPerson {

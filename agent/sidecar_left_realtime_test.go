@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/agent/check"
 	"holdfast/agent/control"
 )
 
@@ -79,7 +80,7 @@ func TestAGuardThatStandsWithoutASidecarIsNamed(t *testing.T) {
 	set := natsDefaults()
 	set.StateDir = dir
 	want = fmt.Sprintf("%s; no sidecar runs, and%s: 'holdfast run' takes it over%s", dir, strings.Replace(stands, "\n", " ", 1), byHand)
-	if f := checkStateDir(set); f.Err != nil || !f.Warn || f.Text != want {
+	if f := check.StateDir(set); f.Err != nil || !f.Warn || f.Text != want {
 		t.Errorf("check: got %t %v\n%s\nwant\n%s", f.Warn, f.Err, f.Text, want)
 	}
 

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"holdfast/agent/check"
 	"holdfast/agent/config"
 	"holdfast/agent/control"
 	"holdfast/agent/process"
@@ -51,8 +52,8 @@ func brokerStopper(c config.Config, log *slog.Logger) (*process.Stopper, error) 
 }
 
 // checkProcess looks whether the broker's process can be started and stopped.
-func checkProcess(c config.Config, log *slog.Logger) Finding {
-	f := Finding{What: "process"}
+func checkProcess(c config.Config, log *slog.Logger) check.Finding {
+	f := check.Finding{What: "process"}
 	if len(c.Command) > 0 {
 		if err := process.CheckProgram(c.Command[0]); err != nil {
 			f.Err = control.UsageError(err)
@@ -81,7 +82,7 @@ func checkProcess(c config.Config, log *slog.Logger) Finding {
 }
 
 // recognizeFinding compares the process that would be stopped with the broker that answers.
-func recognizeFinding(ctx context.Context, c config.Config, f Finding, who brokerapi.Report) Finding {
+func recognizeFinding(ctx context.Context, c config.Config, f check.Finding, who brokerapi.Report) check.Finding {
 	if len(c.Command) > 0 {
 		if _, runs, err := process.FindChild(childRecord(c)); !runs && err == nil {
 			f.Warn, f.Text = true, f.Text+"; "+strangerAnswers(ctx, c)
@@ -189,7 +190,7 @@ func (a *agent) mayStartChild(registered bool) (bool, string) {
 	ctx, cancel := context.WithTimeout(a.life0, control.ChildProbe)
 	defer cancel()
 	if err := a.main.Reach(ctx); err != nil {
-		return false, "its lease may be gone, and etcd does not answer: " + (&shortError{err}).Error()
+		return false, "its lease may be gone, and etcd does not answer: " + control.Short(err).Error()
 	}
 	return true, ""
 }

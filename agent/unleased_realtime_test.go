@@ -4,6 +4,8 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+
+	"holdfast/agent/check"
 )
 
 func TestCheckWithoutAnEtcdSaysWhatThatMeansAndTriesNone(t *testing.T) {
@@ -21,7 +23,7 @@ func TestCheckWithoutAnEtcdSaysWhatThatMeansAndTriesNone(t *testing.T) {
 		t.Errorf("%s %v", f.Text, f.Err)
 	}
 	var b strings.Builder
-	tl := WorstCase(c)
+	tl := check.WorstCase(c)
 	if _, err := tl.WriteTo(&b); err != nil || len(tl.Unsafe) > 0 {
 		t.Error(err, tl.Unsafe)
 	}

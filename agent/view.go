@@ -135,7 +135,7 @@ func (a *agent) summary(s *snapshot, v lease.View, p topics.Progress, h probes.H
 		return fmt.Sprintf("%s is not registered (%s): %s.", name, v.LastClass, s.failure.Detail)
 	case !v.Validity.Known() && v.LastError != "":
 		return fmt.Sprintf("%s is not registered: --etcd-endpoints %s: %s (%s).", name, a.cfg.EtcdEndpoints[0],
-			(&shortError{errors.New(v.LastError)}).Error(), v.LastClass)
+			control.Short(errors.New(v.LastError)).Error(), v.LastClass)
 	case s.attachment == recovery.Detached && v.FailureStreak > 0:
 		fenced := "fenced"
 		switch {

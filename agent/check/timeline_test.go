@@ -1,4 +1,4 @@
-package agent
+package check
 
 import (
 	"slices"
@@ -8,12 +8,6 @@ import (
 
 	"holdfast/agent/config"
 )
-
-func natsDefaults() config.Config {
-	c := config.Default()
-	c.Driver = "nats"
-	return c
-}
 
 func TestTimelineOfTheDefaults(t *testing.T) {
 	var b strings.Builder

@@ -1,4 +1,4 @@
-package agent
+package check
 
 import (
 	"cmp"
@@ -16,9 +16,9 @@ import (
 	"holdfast/cluster"
 )
 
-// checkEtcd tries etcd as a sidecar uses it, and then each endpoint by itself. registered is the
+// Etcd tries etcd as a sidecar uses it, and then each endpoint by itself. registered is the
 // id of the broker in the keys of etcd; empty: it is not known.
-func checkEtcd(ctx context.Context, c config.Config, registered string, log *slog.Logger) []Finding {
+func Etcd(ctx context.Context, c config.Config, registered string, log *slog.Logger) []Finding {
 	cluster.Resolve(ctx, c.Cluster())
 	client, err := cluster.Open(c.Cluster(), log)
 	if err != nil {
@@ -26,15 +26,15 @@ func checkEtcd(ctx context.Context, c config.Config, registered string, log *slo
 	}
 	defer client.Close()
 	id := cmp.Or(c.BrokerID, "unknown") // any id shows whether reads are answered
-	bounded, cancel := context.WithTimeout(ctx, checkTimeout)
+	bounded, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
 	snap, err := client.SnapshotOf(bounded, cluster.Who{Name: id, Registered: cmp.Or(registered, id)})
 	if cluster.Denied(err) && cmp.Or(c.BrokerID, registered) == "" {
-		err = fmt.Errorf("%s: etcd answers, and what its user may do is looked at by the broker's id, which is not known: start the broker, or give --broker-id", whereEtcd(c))
+		err = fmt.Errorf("--etcd-endpoints %q: etcd answers, and what its user may do is looked at by the broker's id, which is not known: start the broker, or give --broker-id", strings.Join(c.EtcdEndpoints, ","))
 		return []Finding{{What: "etcd", Err: err}}
 	}
 	if err != nil {
-		return []Finding{{What: "etcd", Err: EtcdError(c, err)}}
+		return []Finding{{What: "etcd", Err: control.EtcdError(c, err)}}
 	}
 	f := Finding{What: "etcd", Text: fmt.Sprintf("%s, revision %d", strings.Join(c.EtcdEndpoints, ","), snap.Revision)}
 	all := askEach(ctx, c, id, log)
@@ -74,7 +74,7 @@ type endpoint struct {
 func askEach(ctx context.Context, c config.Config, id string, log *slog.Logger) []endpoint {
 	all := make([]endpoint, len(c.EtcdEndpoints))
 	within := func(ask func(context.Context) error) error {
-		ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+		ctx, cancel := context.WithTimeout(ctx, Timeout)
 		defer cancel()
 		return ask(ctx)
 	}
@@ -112,7 +112,7 @@ func members(c config.Config, all []endpoint) (string, error) {
 	for i, e := range all {
 		switch {
 		case e.err != nil:
-			text += fmt.Sprintf("; %s does not: %s (%s)", e.url, &shortError{e.err}, cluster.Classify(e.err))
+			text += fmt.Sprintf("; %s does not: %s (%s)", e.url, control.Short(e.err), cluster.Classify(e.err))
 			continue
 		case first == nil:
 			first = &all[i]
@@ -156,16 +156,16 @@ func renewalFinding(c config.Config, all []endpoint) Finding {
 func renewOnce(ctx context.Context, c config.Config, client *cluster.Client) error {
 	id, _, err := client.Grant(ctx, c.LeaseTTL)
 	if err != nil {
-		return fmt.Errorf("grant: %w", &shortError{err})
+		return fmt.Errorf("grant: %w", control.Short(err))
 	}
 	if _, err := client.KeepAlive(ctx, id); err != nil {
-		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), checkTimeout)
+		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), Timeout)
 		defer cancel()
 		_ = client.Revoke(undo, id) // else it runs out
-		return fmt.Errorf("renew: %w", &shortError{err})
+		return fmt.Errorf("renew: %w", control.Short(err))
 	}
 	if err := client.Revoke(ctx, id); err != nil {
-		return fmt.Errorf("revoke: %w", &shortError{err})
+		return fmt.Errorf("revoke: %w", control.Short(err))
 	}
 	return nil
 }
@@ -196,18 +196,16 @@ func versionFinding(all []endpoint) Finding {
 	return f
 }
 
-// warnOfVersion logs once if the reads of the member that answers may be stale. It asks no
-// other one: that would take a connection to each.
-func (a *agent) warnOfVersion(ctx context.Context) {
-	version, err := a.main.Version(ctx)
-	if err != nil {
-		return
+// StaleReads says, of the member that answers, that its reads may be stale; empty: they are not, or it
+// does not tell. It asks no other one: that would take a connection to each.
+func StaleReads(ctx context.Context, client *cluster.Client, endpoints []string) string {
+	version, err := client.Version(ctx)
+	if _, stale := cluster.StaleReads(version); err != nil || !stale {
+		return ""
 	}
-	member := strings.Join(a.cfg.EtcdEndpoints, ", ")
-	if len(a.cfg.EtcdEndpoints) > 1 {
+	member := strings.Join(endpoints, ", ")
+	if len(endpoints) > 1 {
 		member = "one of " + member
 	}
-	if _, stale := cluster.StaleReads(version); stale {
-		a.log.Warn("etcd is too old: its word on a registration may be stale", "detail", versionFinding([]endpoint{{url: member, version: version}}).Text)
-	}
+	return versionFinding([]endpoint{{url: member, version: version}}).Text
 }
