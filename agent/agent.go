@@ -24,6 +24,7 @@ import (
 	"holdfast/agent/lease"
 	"holdfast/agent/moving"
 	"holdfast/agent/process"
+	"holdfast/agent/recognize"
 	"holdfast/agent/web"
 	"holdfast/agent/web/page"
 	"holdfast/brokerapi"
@@ -68,8 +69,8 @@ type agent struct {
 	risk       string           // why it is not stopped when it must be, and a person knows; empty: none
 	identity   *identityCheck
 	health     *probes.Health
-	process    *probes.Process // nil: none to watch
-	recognizer recognizer      // of that process
+	process    *probes.Process  // nil: none to watch
+	recognizer recognize.Judged // of that process
 	dataDir    *probes.DataDir
 	statedDir  string                    // by the broker, where --data-dir is given
 	ran        atomic.Pointer[time.Time] // when the loop last did; no lock, which it may be stuck with
@@ -270,7 +271,7 @@ func (a *agent) serve(ctx context.Context) error {
 	a.identity = newIdentityCheck(a.broker, a.cfg, a.memory.BrokerID)
 	past, registered := a.memory.Process, a.memory.Instance
 	a.identity.lives = func() (string, bool) {
-		return registered, past.here() && past.Instance == registered && !past.Gone()
+		return registered, past.Here() && past.Instance == registered && !past.Gone()
 	}
 	a.identity.there = a.brokerThere
 	a.identity.process = func() (process.Target, int64) {
@@ -518,7 +519,7 @@ func (a *agent) brokerLoss() <-chan struct{} {
 			case <-a.life0.Done():
 				return
 			case <-exited:
-				if a.recognizer.foreign() != "" {
+				if a.recognizer.Foreign() != "" {
 					continue
 				}
 			case <-childGone:

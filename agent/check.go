@@ -69,9 +69,9 @@ func Check(ctx context.Context, c config.Config, log *slog.Logger) []check.Findi
 	}
 	unstoppable, unseen := false, "; in a pod, set shareProcessNamespace: true"
 	if c.CanStop() {
-		f := checkProcess(c, log)
+		f := check.Process(c, log)
 		if f.Err == nil && broker.Err == nil {
-			f = recognizeFinding(ctx, c, f, id)
+			f = check.Recognized(ctx, c, f, id)
 		}
 		findings = append(findings, f)
 		var exit *control.ExitError
@@ -86,7 +86,7 @@ func Check(ctx context.Context, c config.Config, log *slog.Logger) []check.Findi
 	case c.Guard == "on" && unstoppable:
 		findings = append(findings, check.Finding{What: "guard", Warn: true, Text: "would stop nothing: see process" + unseen})
 	case c.Guard == "on":
-		findings = append(findings, checkGuard(c))
+		findings = append(findings, check.Guard(c))
 	default:
 		findings = append(findings, check.Unguarded(c))
 	}

@@ -14,6 +14,7 @@ import (
 	"holdfast/agent/control"
 	"holdfast/agent/lease"
 	"holdfast/agent/process"
+	"holdfast/agent/recognize"
 	"holdfast/brokerapi"
 	"holdfast/cluster"
 	"holdfast/probes"
@@ -126,7 +127,7 @@ func (s *start) observe(who brokerapi.Report, healthy bool) {
 			s.assumed = append(s.assumed, "it has no older data, because --data-dir is not given")
 		}
 	case started.IsZero() && (s.cfg.BrokerPIDFile != "" || s.cfg.BrokerProcess != ""):
-		if seen, err := brokerFinder(s.cfg).Find(); err == nil {
+		if seen, err := recognize.Finder(s.cfg).Find(); err == nil {
 			started = seen.StartedAt
 		}
 	}

@@ -8,6 +8,7 @@ import (
 
 	"holdfast/agent/config"
 	"holdfast/agent/process"
+	"holdfast/agent/recognize"
 	"holdfast/probes"
 	"holdfast/recovery"
 )
@@ -18,7 +19,7 @@ func (l *leaver) dies() {
 	l.inLoop(func() {
 		l.set(func() { l.ended, l.serving = true, false })
 		l.served = process.Target{Pid: 1<<22 + 1, StartTicks: 1}
-		l.recognizer.settle(l.served, who.Instance, isBroker, "")
+		l.recognizer.Settle(l.served, who.Instance, recognize.IsBroker, "")
 	})
 }
 

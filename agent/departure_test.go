@@ -13,6 +13,7 @@ import (
 	"holdfast/agent/config"
 	"holdfast/agent/lease"
 	"holdfast/agent/process"
+	"holdfast/agent/recognize"
 	"holdfast/cluster"
 	"holdfast/recovery"
 )
@@ -103,7 +104,7 @@ func endProcess(l *sidecarLife) {
 	l.inLoop(func() {
 		l.set(func() { l.ended = true })
 		l.served = process.Target{Pid: 1<<22 + 1, StartTicks: 1}
-		l.recognizer.settle(l.served, who.Instance, isBroker, "")
+		l.recognizer.Settle(l.served, who.Instance, recognize.IsBroker, "")
 	})
 }
 

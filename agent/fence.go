@@ -179,12 +179,12 @@ func (a *agent) noteProcess(verdict probes.Verdict) {
 		return
 	}
 	switch {
-	case a.child != nil || a.recognizer.refuses(target) == nil:
+	case a.child != nil || a.recognizer.Refuses(target) == nil:
 		a.served, a.unjudged = target, process.Target{}
 		if l, ok := a.stopper.(looker); ok {
 			a.tasks.Go(func() { l.Target() })
 		}
-	case a.recognizer.foreign() == "":
+	case a.recognizer.Foreign() == "":
 		a.unjudged = target
 	case target == a.unjudged:
 		a.unjudged = process.Target{}
@@ -238,7 +238,7 @@ func (a *agent) stopWaits(verdict probes.Verdict) bool {
 		return false
 	}
 	asked := a.fencing.newcomer && a.conflict == "" && a.keeper.View().FailureStreak == a.fencing.streak
-	return asked || a.recognizer.judging()
+	return asked || a.recognizer.Judging()
 }
 
 // welcome reports whether the process never had the registration that is gone, and has
@@ -262,7 +262,7 @@ func (a *agent) noteUp(verdict probes.Verdict, now time.Time) {
 
 // lastServing is the process that served last; zero: none was seen.
 func (a *agent) lastServing() process.Target {
-	if a.unjudged.Pid != 0 && a.recognizer.foreign() == "" {
+	if a.unjudged.Pid != 0 && a.recognizer.Foreign() == "" {
 		return a.unjudged
 	}
 	return a.served

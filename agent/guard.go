@@ -6,12 +6,12 @@ import (
 	"log/slog"
 	"time"
 
-	"holdfast/agent/check"
 	"holdfast/agent/config"
 	"holdfast/agent/control"
 	"holdfast/agent/guard"
 	"holdfast/agent/lease"
 	"holdfast/agent/process"
+	"holdfast/agent/recognize"
 	"holdfast/probes"
 	"holdfast/recovery"
 )
@@ -45,7 +45,7 @@ func openGuard(c config.Config, log *slog.Logger) (Guard, error) {
 	if c.Shadow {
 		return nil, nil
 	}
-	stopper, err := brokerStopper(c, log)
+	stopper, err := recognize.Stopper(c, log)
 	if stopper == nil || err != nil {
 		return nil, err
 	}
@@ -63,7 +63,7 @@ func openGuard(c config.Config, log *slog.Logger) (Guard, error) {
 func guardedBroker(c config.Config) guard.Broker {
 	b := guard.Broker{PIDFile: c.BrokerPIDFile, Name: c.BrokerProcess, StopCommand: c.StopCommand}
 	if len(c.Command) > 0 {
-		b.Record = childRecord(c)
+		b.Record = recognize.ChildRecord(c)
 	}
 	return b
 }
@@ -114,25 +114,6 @@ func (a *agent) dismissLeftGuard() {
 	a.leftGuard = nil
 	a.log.Info("the guard of an earlier sidecar is dismissed", "guard", a.cfg.Guard)
 	a.event(control.Event{Kind: "guard", To: "dismissed", Epoch: a.memory.Epoch})
-}
-
-// checkGuard says what the guard would stop. That it can be stopped is what checkProcess says.
-func checkGuard(c config.Config) check.Finding {
-	f := check.Finding{What: "guard"}
-	if len(c.Command) > 0 {
-		f.Text = "would stop the child of 'holdfast run'"
-		return f
-	}
-	stopper, err := brokerStopper(c, nil)
-	if err != nil {
-		f.Err = control.UsageError(err)
-		return f
-	}
-	f.Text = "would use: " + stopper.Describe()
-	if target, found := stopper.Target(); found {
-		f.Text += fmt.Sprintf("; %s now", target)
-	}
-	return f
 }
 
 // notSeen is why there is no guard for a broker that runs.

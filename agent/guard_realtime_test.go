@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"holdfast/agent/check"
 	"holdfast/agent/config"
 )
 
@@ -40,7 +41,7 @@ func TestCheckSaysWhatTheGuardWouldStop(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			set := natsDefaults()
 			c.change(&set)
-			f := checkGuard(set.Effective())
+			f := check.Guard(set.Effective())
 			if (f.Err != nil) != (c.problem != "") || f.Err != nil && !strings.Contains(f.Err.Error(), c.problem) {
 				t.Errorf("error %v, want %q", f.Err, c.problem)
 			}

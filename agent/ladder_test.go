@@ -12,6 +12,7 @@ import (
 	"holdfast/agent/config"
 	"holdfast/agent/lease"
 	"holdfast/agent/process"
+	"holdfast/agent/recognize"
 	"holdfast/brokerapi"
 	"holdfast/recovery"
 )
@@ -150,7 +151,13 @@ func TestTheStopWaitsForAJudgementAndNotForLong(t *testing.T) {
 			inLife(t, func(c *config.Config) { stoppable(c); c.Fence = []string{"ready", "stop"} }, func(l *sidecarLife) {
 				l.set(func() { l.away = true })
 				at := l.fencePoint()
-				judge := func(on bool) { l.recognizer.mu.Lock(); l.recognizer.asking = on; l.recognizer.mu.Unlock() }
+				judge := func(on bool) {
+					if on {
+						l.recognizer.Begin(process.Target{Pid: 7}, "any", time.Now().Add(time.Hour), true)
+					} else {
+						l.recognizer.End(process.Target{Pid: 7}, "any", recognize.Unknown, "")
+					}
+				}
 				judge(true)
 				if row.judged < time.Minute {
 					l.until(at + row.judged)

@@ -11,6 +11,7 @@ import (
 	"holdfast/agent/config"
 	"holdfast/agent/guard"
 	"holdfast/agent/process"
+	"holdfast/agent/recognize"
 	"holdfast/recovery"
 )
 
@@ -109,7 +110,7 @@ func (l *sidecarLife) isAProcess() (end func()) {
 	}
 	who, _ := l.identity.get()
 	l.inLoop(func() { l.served = living })
-	l.recognizer.settle(living, who.Instance, isBroker, "")
+	l.recognizer.Settle(living, who.Instance, recognize.IsBroker, "")
 	return end
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"holdfast/agent/config"
 	"holdfast/agent/process"
+	"holdfast/agent/recognize"
 	"holdfast/probes"
 	"holdfast/recovery"
 )
@@ -22,13 +23,13 @@ func TestABrokerThatEndedRightBeforeUsLeavesNoRegistration(t *testing.T) {
 	for _, row := range []struct {
 		name    string
 		target  process.Target
-		verdict recognition
+		verdict recognize.Verdict
 		gone    bool // the registration
 	}{
-		{"its process has ended", ended, isBroker, true},
-		{"its process lives", living, isBroker, false},
-		{"the process that ended was another's", ended, isForeign, false},
-		{"the process that ended was not told from another's", ended, unrecognized, false},
+		{"its process has ended", ended, recognize.IsBroker, true},
+		{"its process lives", living, recognize.IsBroker, false},
+		{"the process that ended was another's", ended, recognize.IsForeign, false},
+		{"the process that ended was not told from another's", ended, recognize.Unknown, false},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			inLife(t, stoppable, func(l *sidecarLife) {
@@ -36,7 +37,7 @@ func TestABrokerThatEndedRightBeforeUsLeavesNoRegistration(t *testing.T) {
 				who, _ := l.identity.get()
 				l.halt()
 				l.set(func() { l.ended, l.words = true, nil })
-				l.recognizer.settle(row.target, who.Instance, row.verdict, "it is another's")
+				l.recognizer.Settle(row.target, who.Instance, row.verdict, "it is another's")
 				if verdict := l.health.Snapshot().At(time.Now()); verdict == probes.Down {
 					t.Fatal("its health has told already")
 				}
@@ -64,7 +65,7 @@ func TestABrokerThatAnswersIsQuiescedBeforeItsRegistrationIsGivenUp(t *testing.T
 				l.halt()
 				l.set(func() { l.serving = true })
 				row.change(l)
-				l.recognizer.settle(process.Target{Pid: 1<<22 + 1, StartTicks: 1}, who.Instance, isBroker, "")
+				l.recognizer.Settle(process.Target{Pid: 1<<22 + 1, StartTicks: 1}, who.Instance, recognize.IsBroker, "")
 				err := l.leave()
 				l.mu.Lock()
 				defer l.mu.Unlock()
@@ -86,12 +87,12 @@ func TestABrokerThatEndsWhileItIsQuiescedLeavesNoRegistration(t *testing.T) {
 		l.until(l.age() + 5*time.Second)
 		who, _ := l.identity.get()
 		l.halt()
-		l.recognizer.settle(living, who.Instance, isBroker, "")
+		l.recognizer.Settle(living, who.Instance, recognize.IsBroker, "")
 		l.set(func() {
 			l.serving = true
 			l.quiesced = func() error {
 				l.ended, l.words = true, nil
-				l.recognizer.settle(process.Target{Pid: 1<<22 + 1, StartTicks: 1}, who.Instance, isBroker, "")
+				l.recognizer.Settle(process.Target{Pid: 1<<22 + 1, StartTicks: 1}, who.Instance, recognize.IsBroker, "")
 				return errors.New("connection refused")
 			}
 		})
@@ -113,7 +114,7 @@ func TestASidecarThatHoldsNothingLetsTheGuardGoWhenNothingIsServed(t *testing.T)
 			l.inLoop(func() {
 				l.set(func() { l.ended = true })
 				l.served = ended
-				l.recognizer.settle(ended, who.Instance, isBroker, "")
+				l.recognizer.Settle(ended, who.Instance, recognize.IsBroker, "")
 			})
 		}, recovery.FenceGone},
 		"the registration is lost, and the broker quiesced": {func(l *sidecarLife) {

@@ -356,7 +356,7 @@ func (a *agent) publish() {
 		boot: a.boot, decided: a.decided, suspect: a.suspect, everReady: a.everReady, conflict: a.conflict, reassert: a.reassert,
 		instance: a.memory.Instance, fence: a.fencing.reached, restart: a.fencing.restart, failure: a.session.verdict,
 		leaving: a.leavingWords(), left: a.ending.noted, awaitsGuard: a.awaitsGuard(), unguarded: a.guarding.standby == standbyWithout,
-		doubted: a.doubted(), guarded: a.guarding.target, wasRegistered: a.wasRegistered(), foreign: a.recognizer.foreign(), held: a.illness.held()})
+		doubted: a.doubted(), guarded: a.guarding.target, wasRegistered: a.wasRegistered(), foreign: a.recognizer.Foreign(), held: a.illness.held()})
 }
 
 func (a *agent) publishLife(who brokerapi.Report) {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"holdfast/agent/process"
+	"holdfast/agent/recognize"
 	"holdfast/brokerapi"
 	"holdfast/probes"
 )
@@ -28,20 +29,20 @@ func TestAProcessThatWasRecognizedIsKnownAfterTheWallClockWasSet(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, row := range map[string]struct {
-		past *pastProcess
+		past *recognize.Past
 		want bool
 	}{
-		"it was recognized":                 {&pastProcess{Target: target, Instance: "b", Space: space}, true},
-		"the port told":                     {&pastProcess{Target: target, Instance: "b", Space: space, Strict: true}, true},
+		"it was recognized":                 {&recognize.Past{Target: target, Instance: "b", Space: space}, true},
+		"the port told":                     {&recognize.Past{Target: target, Instance: "b", Space: space, Strict: true}, true},
 		"nothing is remembered":             {nil, false},
-		"it was recognized in another boot": {&pastProcess{Target: target, Instance: "b", Space: "elsewhere"}, false},
-		"another had its pid":               {&pastProcess{Target: process.Target{Pid: pid, StartTicks: target.StartTicks - 1}, Instance: "b", Space: space}, false},
+		"it was recognized in another boot": {&recognize.Past{Target: target, Instance: "b", Space: "elsewhere"}, false},
+		"another had its pid":               {&recognize.Past{Target: process.Target{Pid: pid, StartTicks: target.StartTicks - 1}, Instance: "b", Space: space}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := built(t)
 			a.cfg.BrokerPIDFile, a.cfg.BrokerAdmin = file, "nats://"+deadPort
 			a.memory.Instance, a.memory.Process = "b", row.past
-			stopper, err := brokerStopper(a.cfg, nil)
+			stopper, err := recognize.Stopper(a.cfg, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -72,8 +73,8 @@ func TestAProcessThatWasRecognizedIsKnownAfterTheWallClockWasSet(t *testing.T) {
 			a.life0, a.inbox = ctx, make(chan func(), 1)
 			a.recognizeProcess(probes.Up, who)
 			a.tasks.Wait()
-			if why := a.recognizer.foreign(); why != "" || a.recognizer.refuses(target) != nil {
-				t.Errorf("%s, %v", why, a.recognizer.refuses(target))
+			if why := a.recognizer.Foreign(); why != "" || a.recognizer.Refuses(target) != nil {
+				t.Errorf("%s, %v", why, a.recognizer.Refuses(target))
 			}
 		})
 	}

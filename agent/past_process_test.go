@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"holdfast/agent/process"
+	"holdfast/agent/recognize"
 )
 
 func TestTheEndOfTheProcessOfAnEarlierLifeIsProven(t *testing.T) {
@@ -13,13 +14,13 @@ func TestTheEndOfTheProcessOfAnEarlierLifeIsProven(t *testing.T) {
 	}
 	ended := process.Target{Pid: 1<<22 + 1, StartTicks: 1} // no pid is that high
 	for name, row := range map[string]struct {
-		past *pastProcess
+		past *recognize.Past
 		want bool
 	}{
 		"none is known":                        {nil, false},
-		"the one that was registered":          {&pastProcess{Target: ended, Instance: "b", Space: space}, true},
-		"one before it":                        {&pastProcess{Target: ended, Instance: "a", Space: space}, false},
-		"one of another boot or pid namespace": {&pastProcess{Target: ended, Instance: "b", Space: "elsewhere"}, false},
+		"the one that was registered":          {&recognize.Past{Target: ended, Instance: "b", Space: space}, true},
+		"one before it":                        {&recognize.Past{Target: ended, Instance: "a", Space: space}, false},
+		"one of another boot or pid namespace": {&recognize.Past{Target: ended, Instance: "b", Space: "elsewhere"}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := &agent{}
@@ -42,20 +43,21 @@ func TestAProcessThatEndsBeforeItIsJudgedIsProvenToHave(t *testing.T) {
 	}
 	for name, row := range map[string]struct {
 		served, unjudged process.Target
-		verdict          recognition
+		verdict          recognize.Verdict
 		want             bool
 	}{
 		"never up":                       {want: false},
 		"not judged yet":                 {unjudged: ended, want: true},
-		"judged to be another's":         {unjudged: ended, verdict: isForeign, want: false},
+		"judged to be another's":         {unjudged: ended, verdict: recognize.IsForeign, want: false},
 		"the one before has ended":       {served: ended, unjudged: living, want: false},
-		"the one after it is another's":  {served: ended, unjudged: living, verdict: isForeign, want: true},
+		"the one after it is another's":  {served: ended, unjudged: living, verdict: recognize.IsForeign, want: true},
 		"the one that was judged":        {served: ended, want: true},
 		"the one that was judged, lives": {served: living, want: false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := &agent{}
-			a.served, a.unjudged, a.recognizer.verdict, a.recognizer.why = row.served, row.unjudged, row.verdict, "why"
+			a.served, a.unjudged = row.served, row.unjudged
+			a.recognizer.Settle(process.Target{}, "", row.verdict, "why")
 			if got := a.processEnded(); got != row.want {
 				t.Errorf("proven: %t", got)
 			}

@@ -18,92 +18,11 @@ import (
 	"holdfast/agent/control"
 	"holdfast/agent/lease"
 	"holdfast/agent/process"
+	"holdfast/agent/recognize"
 	"holdfast/brokerapi"
 	"holdfast/probes"
 	"holdfast/recovery"
 )
-
-func TestAProcessIsRecognizedByItsStartAndTheAdminSocket(t *testing.T) {
-	at := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	near, far, none := at.Add(-startTolerance), at.Add(-startTolerance-1), time.Time{}
-	for _, tt := range []struct {
-		name    string
-		started time.Time
-		stated  time.Time
-		holding probes.Holding
-		holder  time.Time
-		twins   bool
-		want    recognition
-	}{
-		{"it holds the socket", near, at, probes.HoldingYes, none, false, isBroker},
-		{"it holds the socket, the clock was set", far, at, probes.HoldingYes, none, false, isBroker},
-		{"it holds the socket, the broker states no start", near, none, probes.HoldingYes, none, false, isBroker},
-		{"starts agree, socket hidden", near, at, probes.HoldingUnknown, none, false, isBroker},
-		{"starts agree, another start is later", at.Add(startTolerance), at, probes.HoldingUnknown, none, false, isBroker},
-		{"starts differ, socket hidden", far, at, probes.HoldingUnknown, none, false, isForeign},
-		{"starts differ, it does not hold the socket", far, at, probes.HoldingNo, none, false, isForeign},
-		{"starts differ, another holds the socket", far, at, probes.HoldingAnother, at, false, isForeign},
-		{"starts agree, the broker next to it holds the socket", at, at, probes.HoldingAnother, near, true, isForeign},
-		{"no start stated, the broker next to it holds the socket", near, none, probes.HoldingAnother, near, true, isForeign},
-		{"starts agree, the holder's fits better", near, at, probes.HoldingAnother, at.Add(-time.Second), false, isForeign},
-		{"starts agree, the holder is a proxy that is older", near, at, probes.HoldingAnother, far, false, unrecognized},
-		{"starts agree, it does not hold the socket, who does is hidden", at, at, probes.HoldingNo, none, false, unrecognized},
-		{"no start stated, socket hidden", near, none, probes.HoldingUnknown, none, false, unrecognized},
-		{"no start stated, another holds the socket", near, none, probes.HoldingAnother, at, false, unrecognized},
-		{"nothing is known", none, none, probes.HoldingUnknown, none, false, unrecognized},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			got := recognize(recognitionFacts{Started: tt.started, Stated: tt.stated, Holding: tt.holding, Holder: tt.holder, Twins: tt.twins})
-			if got != tt.want {
-				t.Errorf("%s, want %s", got, tt.want)
-			}
-		})
-	}
-}
-
-func TestNobodyIsHitBeforeHeIsJudgedWhileTheBrokerAnswers(t *testing.T) {
-	var r recognizer
-	first, second := process.Target{Pid: 7, StartTicks: 1}, process.Target{Pid: 8, StartTicks: 2}
-	if err := r.refuses(first); err != nil {
-		t.Errorf("the broker never answered: %v", err)
-	}
-	r.begin(first, "", time.Time{}, false)
-	if err := r.refuses(first); err != nil {
-		t.Errorf("the broker does not answer: %v", err)
-	}
-	if ask, _ := r.begin(first, "a", time.Now().Add(-time.Minute), true); ask {
-		t.Error("judged by an answer from before it was seen")
-	}
-	if r.refuses(first) == nil || errors.Is(r.refuses(first), process.ErrNotFound) {
-		t.Errorf("not judged yet: %v", r.refuses(first))
-	}
-	if ask, _ := r.begin(first, "a", time.Now().Add(time.Minute), true); !ask {
-		t.Fatal("not judged")
-	}
-	if ask, _ := r.begin(first, "a", time.Now().Add(time.Minute), true); ask {
-		t.Error("judged twice at once")
-	}
-	if !r.end(first, "a", isBroker, "") || r.refuses(first) != nil {
-		t.Errorf("the broker is refused: %v", r.refuses(first))
-	}
-	// The file names another one.
-	if _, isNew := r.begin(second, "a", time.Now(), true); !isNew || r.refuses(second) == nil {
-		t.Error("believed without a judgement")
-	}
-	if ask, _ := r.begin(second, "a", time.Now().Add(time.Minute), true); !ask || !r.end(second, "a", isForeign, "no") {
-		t.Error("not judged")
-	}
-	for _, up := range []bool{true, false} { // also when the broker hangs or ends
-		r.begin(second, "a", time.Now().Add(time.Minute), up)
-		if !errors.Is(r.refuses(second), process.ErrNotFound) || r.foreign() != "no" {
-			t.Errorf("up %t: %v", up, r.refuses(second))
-		}
-	}
-	// It turns out to be the broker that came up.
-	if ask, _ := r.begin(second, "b", time.Now().Add(time.Minute), true); !ask || !r.end(second, "b", isBroker, "") || r.refuses(second) != nil {
-		t.Errorf("another broker answers: %v", r.refuses(second))
-	}
-}
 
 // besides starts a process that is no broker, and returns its pid file.
 func besides(t *testing.T) (pid int, file string) {
@@ -149,7 +68,7 @@ func TestCheckRefusesTheProcessOfAnother(t *testing.T) {
 	}
 	c := natsDefaults()
 	c.BrokerAdmin, c.BrokerPIDFile = "nats://"+socket.Addr().String(), file
-	f := recognizeFinding(t.Context(), c, check.Finding{What: "process"}, brokerapi.Report{Instance: "a", StartedAt: us.StartedAt})
+	f := check.Recognized(t.Context(), c, check.Finding{What: "process"}, brokerapi.Report{Instance: "a", StartedAt: us.StartedAt})
 	var exit *control.ExitError
 	if !errors.As(f.Err, &exit) || exit.Code != control.ExitRefused {
 		t.Fatalf("%v", f.Err)
@@ -164,7 +83,7 @@ func TestCheckRefusesTheProcessOfAnother(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, why := judgeProcess(t.Context(), c, seen, brokerapi.Report{Instance: "a", StartedAt: seen.StartedAt}); strings.Contains(why, "started") {
+	if _, why := recognize.Process(t.Context(), c, seen, brokerapi.Report{Instance: "a", StartedAt: seen.StartedAt}); strings.Contains(why, "started") {
 		t.Errorf("equal times are shown as a difference: %s", why)
 	}
 }
@@ -175,7 +94,7 @@ func TestCheckRefusesProcess1(t *testing.T) {
 	if err := os.WriteFile(c.BrokerPIDFile, []byte("1\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	f := checkProcess(c.Effective(), slog.New(slog.DiscardHandler))
+	f := check.Process(c.Effective(), slog.New(slog.DiscardHandler))
 	var exit *control.ExitError
 	if !errors.As(f.Err, &exit) || exit.Code != control.ExitRefused || !strings.Contains(f.Err.Error(), "leads to process 1 (") {
 		t.Errorf("%v", f.Err)
@@ -198,8 +117,8 @@ func TestTheGateClosesForABrokerThatHasEndedWhateverItLastAnswered(t *testing.T)
 			a := built(t)
 			a.brokerID, a.gate = "n1", true
 			a.identity.known, a.identity.askedAt = brokerapi.Report{Instance: "a"}, time.Now()
-			a.recognizer.begin(broker, "a", time.Now().Add(time.Minute), true)
-			a.recognizer.end(broker, "a", isBroker, "")
+			a.recognizer.Begin(broker, "a", time.Now().Add(time.Minute), true)
+			a.recognizer.End(broker, "a", recognize.IsBroker, "")
 			if a.setGate(verdict); !a.gate {
 				t.Fatal("closed while the broker lives")
 			}
@@ -265,7 +184,7 @@ func TestNoChildIsStartedBesideABrokerThatAnswers(t *testing.T) {
 			if tt.says == "" && err != nil || tt.says != "" && (!errors.As(err, &exit) || exit.Code != control.ExitUsage || !strings.Contains(err.Error(), tt.says)) {
 				t.Errorf("%v", err)
 			}
-			if f := recognizeFinding(t.Context(), a.cfg, check.Finding{What: "process", Text: "ok"}, brokerapi.Report{}); tt.err == nil && (!f.Warn || f.Err != nil || !strings.Contains(f.Text, want)) {
+			if f := check.Recognized(t.Context(), a.cfg, check.Finding{What: "process", Text: "ok"}, brokerapi.Report{}); tt.err == nil && (!f.Warn || f.Err != nil || !strings.Contains(f.Text, want)) {
 				t.Errorf("check: %+v", f)
 			}
 		})

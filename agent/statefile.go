@@ -18,6 +18,7 @@ import (
 	"holdfast/agent/config"
 	"holdfast/agent/control"
 	"holdfast/agent/process"
+	"holdfast/agent/recognize"
 	"holdfast/cluster"
 	"holdfast/recovery"
 )
@@ -32,7 +33,7 @@ type memory struct {
 	FirstBootDone bool   `json:"first_boot_done"`
 	Instance      string `json:"instance"` // broker process at the last registration
 	// Process is which process of this host Instance was; nil: it was not recognized.
-	Process *pastProcess `json:"process,omitempty"`
+	Process *recognize.Past `json:"process,omitempty"`
 	// Place is where the directory was when a registration stood, see stateDir.place.
 	Place string `json:"place,omitempty"`
 	// Data is the identity of the broker's own data, as it was first seen of that process.

@@ -6,104 +6,24 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"path/filepath"
 	"time"
 
-	"golang.org/x/sys/unix"
-
-	"holdfast/agent/check"
 	"holdfast/agent/config"
 	"holdfast/agent/control"
 	"holdfast/agent/process"
+	"holdfast/agent/recognize"
 	"holdfast/brokerapi"
 	"holdfast/probes"
 	"holdfast/recovery"
 )
 
-// childRecord is the file by which a child is found again, by the next sidecar and
-// by the guard.
-func childRecord(c config.Config) string { return filepath.Join(c.StateDir, "child.json") }
-
 // openStopper is the one way to stop the broker with these settings; nil: none.
 func openStopper(c config.Config, log *slog.Logger) (Stopper, error) {
-	stopper, err := brokerStopper(c, log)
+	stopper, err := recognize.Stopper(c, log)
 	if stopper == nil || err != nil {
 		return nil, err // and no typed nil
 	}
 	return stopper, nil
-}
-
-// brokerStopper finds and stops the broker's process; nil: there is no way to. A child is
-// found by its record, so that the guard and a check, which have no hand on it, see the same.
-func brokerStopper(c config.Config, log *slog.Logger) (*process.Stopper, error) {
-	if !c.CanStop() {
-		return nil, nil
-	}
-	s := process.Settings{PIDFile: c.BrokerPIDFile, Name: c.BrokerProcess, Command: c.StopCommand, Log: log}
-	if len(c.Command) > 0 {
-		s.Record = childRecord(c)
-	}
-	stopper, err := process.NewStopper(s)
-	if err != nil {
-		return nil, err
-	}
-	stopper.Use(brokerFinder(c))
-	return stopper, stopper.Check()
-}
-
-// checkProcess looks whether the broker's process can be started and stopped.
-func checkProcess(c config.Config, log *slog.Logger) check.Finding {
-	f := check.Finding{What: "process"}
-	if len(c.Command) > 0 {
-		if err := process.CheckProgram(c.Command[0]); err != nil {
-			f.Err = control.UsageError(err)
-			return f
-		}
-	}
-	stopper, err := brokerStopper(c, log)
-	if err != nil {
-		f.Err = control.UsageError(err)
-		return f
-	}
-	f.Text = "stopped by " + stopper.Describe()
-	if c.BrokerPIDFile != "" || c.BrokerProcess != "" {
-		_, f.Err = brokerFinder(c).Find()
-		if errors.Is(f.Err, probes.ErrNeverBroker) {
-			f.Err = control.Refused(f.Err.Error())
-		}
-	}
-	if hit, ok := stopper.Target(); ok {
-		f.Text += fmt.Sprintf("; now %s", hit)
-		if err := unix.Kill(hit.Pid, 0); f.Err == nil && errors.Is(err, unix.EPERM) && c.StopCommand == "" {
-			f.Err = fmt.Errorf("%s of the broker: may not be signaled: %w: run holdfast as the user of the broker or with CAP_KILL, or set --stop-command", hit, err)
-		}
-	}
-	return f
-}
-
-// recognizeFinding compares the process that would be stopped with the broker that answers.
-func recognizeFinding(ctx context.Context, c config.Config, f check.Finding, who brokerapi.Report) check.Finding {
-	if len(c.Command) > 0 {
-		if _, runs, err := process.FindChild(childRecord(c)); !runs && err == nil {
-			f.Warn, f.Text = true, f.Text+"; "+strangerAnswers(ctx, c)
-		}
-		return f
-	}
-	if c.BrokerPIDFile == "" && c.BrokerProcess == "" {
-		return f
-	}
-	seen, err := brokerFinder(c).Find()
-	if err != nil {
-		return f // it ended just now
-	}
-	switch verdict, why := judgeProcess(ctx, c, seen, who); verdict {
-	case isForeign:
-		f.Err = control.Refused(why)
-	case unrecognized:
-		f.Warn = true
-		f.Text += "; cannot tell whether it is the broker: " + why
-	}
-	return f
 }
 
 // openChild prepares the broker of `run -- CMD`; nil: somebody else starts it, who may
@@ -115,7 +35,7 @@ func (a *agent) openChild() {
 		return
 	}
 	a.child = a.world.Child(process.ChildSettings{
-		Command: a.cfg.Command, Policy: process.Policy(a.cfg.BrokerRestart), Record: childRecord(a.cfg),
+		Command: a.cfg.Command, Policy: process.Policy(a.cfg.BrokerRestart), Record: recognize.ChildRecord(a.cfg),
 		MayStart: a.mayStart, Fenced: a.childIsFenced,
 		Tell: func(c process.Change) {
 			if c.To == "started" || c.To == "adopted" {
@@ -138,7 +58,7 @@ func (a *agent) refuseStranger(ctx context.Context) error {
 		return nil
 	}
 	// What cannot be read is for the child's own start to say.
-	if _, runs, err := process.FindChild(childRecord(a.cfg)); runs || err != nil {
+	if _, runs, err := process.FindChild(recognize.ChildRecord(a.cfg)); runs || err != nil {
 		return nil
 	}
 	asking, cancel := context.WithTimeout(ctx, strangerProbe)
@@ -150,16 +70,7 @@ func (a *agent) refuseStranger(ctx context.Context) error {
 	case err != nil && said.Instance == "":
 		return nil // nobody is there
 	}
-	return control.UsageError(errors.New(strangerAnswers(ctx, a.cfg)))
-}
-
-func strangerAnswers(ctx context.Context, c config.Config) string {
-	who := "whose process is not seen from here"
-	if seen, v := probes.ListensAt(ctx, 0, adminAddrs(ctx, c)); seen == probes.HoldingAnother {
-		who = fmt.Sprintf("process %d, %s", v.Pid, v.Name)
-	}
-	return fmt.Sprintf("a broker that is not our child already answers at %s (%s): stop it, or leave out '-- CMD' and give --broker-pid-file",
-		withoutPassword(c.BrokerAdmin), who)
+	return control.UsageError(errors.New(recognize.Stranger(ctx, a.cfg)))
 }
 
 // childGate is asked before each start of the broker, by who starts it. The first start of
@@ -259,7 +170,7 @@ func (a *agent) brokerProcessStart() time.Time {
 		}
 	}
 	if a.process != nil {
-		if a.recognizer.foreign() == "" {
+		if a.recognizer.Foreign() == "" {
 			return a.process.Snapshot().StartedAt
 		}
 	}
@@ -294,7 +205,7 @@ func (a *agent) brokerTarget() process.Target {
 			return t
 		}
 	}
-	if a.process != nil && a.recognizer.foreign() == "" {
+	if a.process != nil && a.recognizer.Foreign() == "" {
 		return a.process.Snapshot().Target
 	}
 	return process.Target{}

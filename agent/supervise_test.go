@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/agent/check"
 	"holdfast/agent/config"
 	"holdfast/agent/control"
 	"holdfast/agent/process"
@@ -40,7 +41,7 @@ func TestCheckSaysHowTheBrokerIsStopped(t *testing.T) {
 			c := natsDefaults()
 			c.StateDir = t.TempDir()
 			tt.change(&c)
-			f := checkProcess(c.Effective(), slog.New(slog.DiscardHandler))
+			f := check.Process(c.Effective(), slog.New(slog.DiscardHandler))
 			got, code := f.Text, 0
 			if f.Err != nil {
 				got, code = f.Err.Error(), control.ExitFailed

@@ -12,6 +12,7 @@ import (
 	"holdfast/agent/control"
 	"holdfast/agent/lease"
 	"holdfast/agent/process"
+	"holdfast/agent/recognize"
 	"holdfast/agent/web"
 	"holdfast/brokerapi"
 	"holdfast/cluster"
@@ -137,7 +138,7 @@ func holdBroker(ctx context.Context, c config.Config, say func(probes.Held)) err
 	if hold := config.Drivers[c.Driver].Hold; hold != nil {
 		c.BrokerAdmin = hold(c)
 	}
-	host, port, ok := adminAddress(c)
+	host, port, ok := recognize.AdminAddress(c)
 	if !ok {
 		<-ctx.Done()
 		return nil
@@ -149,7 +150,7 @@ func watchProcess(c config.Config, log *slog.Logger) *probes.Process {
 	if c.BrokerPIDFile == "" && c.BrokerProcess == "" {
 		return nil
 	}
-	return probes.NewProcess(brokerFinder(c), log)
+	return probes.NewProcess(recognize.Finder(c), log)
 }
 
 // unable is why clients are not well served by a broker whose process is well; nil: they are, or

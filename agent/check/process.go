@@ -1,0 +1,91 @@
+package check
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"golang.org/x/sys/unix"
+
+	"holdfast/agent/config"
+	"holdfast/agent/control"
+	"holdfast/agent/process"
+	"holdfast/agent/recognize"
+	"holdfast/brokerapi"
+	"holdfast/probes"
+)
+
+// Process looks whether the broker's process can be started and stopped.
+func Process(c config.Config, log *slog.Logger) Finding {
+	f := Finding{What: "process"}
+	if len(c.Command) > 0 {
+		if err := process.CheckProgram(c.Command[0]); err != nil {
+			f.Err = control.UsageError(err)
+			return f
+		}
+	}
+	stopper, err := recognize.Stopper(c, log)
+	if err != nil {
+		f.Err = control.UsageError(err)
+		return f
+	}
+	f.Text = "stopped by " + stopper.Describe()
+	if c.BrokerPIDFile != "" || c.BrokerProcess != "" {
+		_, f.Err = recognize.Finder(c).Find()
+		if errors.Is(f.Err, probes.ErrNeverBroker) {
+			f.Err = control.Refused(f.Err.Error())
+		}
+	}
+	if hit, ok := stopper.Target(); ok {
+		f.Text += fmt.Sprintf("; now %s", hit)
+		if err := unix.Kill(hit.Pid, 0); f.Err == nil && errors.Is(err, unix.EPERM) && c.StopCommand == "" {
+			f.Err = fmt.Errorf("%s of the broker: may not be signaled: %w: run holdfast as the user of the broker or with CAP_KILL, or set --stop-command", hit, err)
+		}
+	}
+	return f
+}
+
+// Recognized compares the process that would be stopped with the broker that answers.
+func Recognized(ctx context.Context, c config.Config, f Finding, who brokerapi.Report) Finding {
+	if len(c.Command) > 0 {
+		if _, runs, err := process.FindChild(recognize.ChildRecord(c)); !runs && err == nil {
+			f.Warn, f.Text = true, f.Text+"; "+recognize.Stranger(ctx, c)
+		}
+		return f
+	}
+	if c.BrokerPIDFile == "" && c.BrokerProcess == "" {
+		return f
+	}
+	seen, err := recognize.Finder(c).Find()
+	if err != nil {
+		return f // it ended just now
+	}
+	switch verdict, why := recognize.Process(ctx, c, seen, who); verdict {
+	case recognize.IsForeign:
+		f.Err = control.Refused(why)
+	case recognize.Unknown:
+		f.Warn = true
+		f.Text += "; cannot tell whether it is the broker: " + why
+	}
+	return f
+}
+
+// Guard says what the guard would stop. That it can be stopped is what Process says.
+func Guard(c config.Config) Finding {
+	f := Finding{What: "guard"}
+	if len(c.Command) > 0 {
+		f.Text = "would stop the child of 'holdfast run'"
+		return f
+	}
+	stopper, err := recognize.Stopper(c, nil)
+	if err != nil {
+		f.Err = control.UsageError(err)
+		return f
+	}
+	f.Text = "would use: " + stopper.Describe()
+	if target, found := stopper.Target(); found {
+		f.Text += fmt.Sprintf("; %s now", target)
+	}
+	return f
+}
