@@ -3,10 +3,8 @@ package e2e
 import (
 	"context"
 	"fmt"
-	"net"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -16,7 +14,6 @@ import (
 	"holdfast/brokerapi/danube/danubepb"
 	"holdfast/lab/harness"
 	standin "holdfast/lab/standin/danube"
-	"holdfast/standstill"
 )
 
 // raftNode is a broker of release 0.8 whose topics a client creates. Its sidecar registers it in
@@ -186,110 +183,4 @@ func TestDanubeRaftDrainAndActivateAreHandedOver(t *testing.T) {
 		st, err := n.danubed().Status(ctx)
 		return len(st.Loaded) > 0, fmt.Sprint(st, err)
 	}))
-}
-
-func TestDanubeRaftThatHasNotJoinedIsNotReadyThoughItsAdminPortIsOpen(t *testing.T) {
-	const joins = 3 * time.Second
-	s := newRaftStage(t, func(o *harness.DanubeOptions) { o.Args = append(o.Args, "--join-delay", joins.String()) })
-	n := s.prepare("n1", nodeOptions{Topics: []string{}})
-	n.start()
-	s.must(harness.Await(s.ctx, bound, "the admin port", func(context.Context) (bool, string) {
-		c, err := net.Dial("tcp", n.danubed().AdminAddr())
-		if err == nil {
-			c.Close()
-		}
-		return err == nil, fmt.Sprint(err)
-	}))
-	open := time.Now()
-	n.await("the broker to be found not joined", func(st harness.Status) bool {
-		return strings.Contains(st.Broker.LastError, "not joined")
-	})
-	if up := time.Since(open); up > joins {
-		standstill.Check(t, fmt.Errorf("%w: the sidecar looked only after %v, when the broker had joined", standstill.ErrUnjudged, up))
-	}
-	n.awaitReady()
-	n.neverReadyBefore(open.Add(joins - time.Second))
-}
-
-// neverReadyBefore checks every answer of /ready up to a moment.
-func (n *node) neverReadyBefore(end time.Time) {
-	n.t.Helper()
-	if at, ok := n.probes.FirstReady(time.Time{}); ok && at.Before(end) {
-		n.t.Errorf("%s was ready at %v", n.id, at)
-	}
-}
-
-func TestDanubeRaftAQuickRestartIsSeenAndIsAFastOne(t *testing.T) {
-	s := newRaftStage(t, nil)
-	n := s.alone("n1", nodeOptions{TTL: 15 * time.Second})
-	n.produces(3)
-	s.bare("n2")
-	before, from := n.registration(), s.revision()
-	for range 2 {
-		killed := time.Now()
-		s.must(n.broker.Kill())
-		s.must(n.broker.Launch()) // at once: a health check may not notice
-		if e := n.awaitEvent(killed, "boot", "restart"); e.Reason != "fast_restart" {
-			t.Errorf("%+v", e)
-		}
-		n.awaitReady()
-	}
-	n.keeps(n.topics, 3)
-	n.isInMode("active", "fast_restart")
-	if now := n.registration(); now.CreateRevision != before.CreateRevision {
-		t.Errorf("registration %+v, was %+v", now, before)
-	}
-	n.onlyActive(from)
-}
-
-// onlyActive checks that nobody drained the node since a revision.
-func (n *node) onlyActive(after int64) {
-	n.t.Helper()
-	isState := n.isState()
-	n.never("drained", after, func(c harness.Change) bool { return isState(c) && !isMode(c, "active") })
-}
-
-func TestDanubeRaftOfAnotherDataDirectoryIsRefused(t *testing.T) {
-	s := newRaftStage(t, nil)
-	n := s.prepare("n1", nodeOptions{Topics: []string{}})
-	other := s.prepare("n2", nodeOptions{Topics: []string{}})
-	s.must(other.broker.Start(s.ctx))
-	n.sidecar.SetFlags("--data-dir", other.danubed().DataDir)
-	s.must(n.broker.Start(s.ctx))
-	s.must(n.sidecar.Start())
-	select {
-	case <-n.sidecar.Exited():
-	case <-time.After(bound):
-		t.Fatal("the sidecar goes on")
-	}
-	if code, err := n.sidecar.ExitCode(); err != nil || code != 2 {
-		t.Errorf("exit code %d, %v", code, err)
-	}
-	id, err := other.danubed().ID(s.ctx)
-	s.must(err)
-	contains(t, n.sidecar.LogTail(5), "--data-dir", "belongs to broker "+id)
-	s.never("registered", 0, harness.PutKey(s.keys.Registration(n.id)))
-}
-
-func TestDanubeRaftThatIsTheOnlyBrokerSaysWhatADrainNeeds(t *testing.T) {
-	s := newRaftStage(t, nil)
-	n := s.alone("n1", nodeOptions{})
-	n.produces(3)
-	from := s.revision()
-	res, err := n.sidecar.Verb(s.ctx, "drain", "--reason", "new disks", "--timeout", "2s")
-	s.must(err)
-	t.Logf("exit code %d\n%s%s", res.Exit, res.Stdout, res.Stderr)
-	const remedy = "it gives up topics only to another active broker: start or activate one"
-	contains(t, res.Stdout+res.Stderr, remedy)
-	unready := n.awaitNotReady()
-	contains(t, n.says("status"), remedy)
-	contains(t, n.says("events"), remedy)
-	n.isOperatorDrain(from)
-
-	t.Log("and when there is one, the drain goes on by itself")
-	peer := s.bare("n2")
-	peer.awaitStatusOf(n, "drained")
-	peer.awaitLoaded(n.topics...)
-	peer.keeps(n.topics, 3)
-	n.neverReady(unready)
 }

@@ -4,10 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -19,20 +16,6 @@ import (
 
 // What is played here with a Danube broker alone. That nothing happened to a broker which
 // must never happen to one, in none of its lives, is checked at the end of each.
-
-// danubeWith is the kind with brokers that are started in another way. All share a store
-// of sealed logs, so that a topic that moves keeps its messages.
-func danubeWith(change func(*harness.DanubeOptions)) kind {
-	k := danubeKind
-	k.prepare = func(s *stage, o brokerOptions) (broker, error) {
-		d, err := newDanubed(s, o, change)
-		if err != nil {
-			return nil, err
-		}
-		return danubeEtcd{danubeBroker{d, filepath.Join(s.Dir, o.ID+".pid")}, s.keys, s.etcd.Client()}, nil
-	}
-	return k
-}
 
 func newDanubed(s *stage, o brokerOptions, change func(*harness.DanubeOptions)) (*harness.Danube, error) {
 	options := harness.DanubeOptions{Name: o.ID, Place: o.Place, Etcd: o.Etcd, TTL: o.TTL, Objects: filepath.Join(s.Dir, "objects")}
@@ -179,42 +162,6 @@ func (s *stage) puts(key string, after int64) (found []harness.Change) {
 	return found
 }
 
-var brokerLabel = regexp.MustCompile(`broker="(\d+)"`)
-
-// number is the broker's, as its metrics tell it before it has registered.
-func (n *node) number() (id string) {
-	n.t.Helper()
-	n.must(harness.Await(n.ctx, bound, "the metrics of "+n.id, func(ctx context.Context) (bool, string) {
-		q, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+n.danubed().MetricsAddr()+"/metrics", nil)
-		if err != nil {
-			return false, err.Error()
-		}
-		r, err := http.DefaultClient.Do(q)
-		if err != nil {
-			return false, err.Error()
-		}
-		defer r.Body.Close()
-		text, err := io.ReadAll(r.Body)
-		if m := brokerLabel.FindSubmatch(text); m != nil {
-			id = string(m[1])
-		}
-		return id != "", fmt.Sprint(err)
-	}))
-	return id
-}
-
-// series is the value of one series of the node's sidecar.
-func (n *node) series(name string) float64 {
-	n.t.Helper()
-	text, err := n.sidecar.Metrics(n.ctx)
-	n.must(err)
-	v, ok := seriesValue(text, name)
-	if !ok {
-		n.t.Fatalf("%s is not in the metrics of %s", name, n.id)
-	}
-	return v
-}
-
 // says runs a verb against the node's sidecar, which must succeed.
 func (n *node) says(verb string, args ...string) string {
 	n.t.Helper()
@@ -234,9 +181,6 @@ func long(t *testing.T) {
 	}
 	t.Parallel()
 }
-
-// pidFile is removed with the stage's directory.
-func (n *node) pidFile() string { return filepath.Join(n.Dir, n.id+".pid") }
 
 func contains(t *testing.T, text string, parts ...string) {
 	t.Helper()

@@ -191,52 +191,6 @@ func (r *renewer) renewals(n float64) {
 	}))
 }
 
-func TestOneBlackHoledEndpointOfThreeDelaysNoRenewalByASecond(t *testing.T) {
-	if testing.Short() {
-		t.Skip("slow")
-	}
-	t.Parallel()
-	s := newEnsemble(t)
-	all := []*renewer{
-		s.renewer("b1", 4*time.Second, harness.Endpoints(s.links)),
-		s.renewer("b2", 10*time.Second, harness.Endpoints(s.links)),
-	}
-	// Each in turn, so that it hits the one in use, whichever that is.
-	for i, link := range s.links {
-		before := map[*renewer]float64{}
-		for _, r := range all {
-			r.since()
-			before[r] = r.hedgesWon()
-		}
-		s.ok(link.Cut())
-		during := fmt.Sprintf("endpoint %d black-holed (%s)", i+1, link.Kind())
-		all[0].renewals(8)
-		all[1].renewals(2)
-		for _, r := range all {
-			if r.hedgesWon() > before[r] {
-				r.awaitUp(i, false) // of an endpoint that is not in use nothing is known
-			}
-			r.noGap(during)
-		}
-		s.ok(link.Heal())
-		for _, r := range all {
-			r.renewals(1)
-			r.noGap(during + " and healed")
-			r.intact()
-		}
-	}
-	won := 0.0
-	for _, r := range all {
-		won += r.hedgesWon()
-		if n := r.value(`holdfast_lease_keepalive_failures_total{class="timeout"}`); n != 0 {
-			t.Errorf("%s: %v renewals timed out", r.Name, n)
-		}
-	}
-	if won < 2 {
-		t.Errorf("%v hedges won, want one for each sidecar at least", won)
-	}
-}
-
 func TestAFrozenMemberDelaysNoRenewalByASecond(t *testing.T) {
 	t.Parallel()
 	s := newEnsemble(t)
@@ -387,38 +341,3 @@ func TestALostQuorumIsNoLeaderAndItsReturnIsNoticedAtOnce(t *testing.T) {
 	}
 	s.ok(<-started)
 }
-
-func TestHalfASecondOfLatencyIsNoTrouble(t *testing.T) {
-	t.Parallel()
-	s := newEnsemble(t)
-	if s.links[0].Place() != (harness.Place{}) {
-		s.links[0] = onHost{s.links[0]}
-	}
-	var slow []string
-	for _, m := range s.etcd.Members {
-		url, err := harness.NewSlowEndpoint(s.lab, m, 250*time.Millisecond)
-		s.ok(err)
-		slow = append(slow, url)
-	}
-	r := s.renewer("b1", 12*time.Second, slow)
-	r.since()
-	r.renewals(8)
-	t.Logf("%v hedges won", r.hedgesWon())
-	seen := r.within("half a second of latency", r.ttl/8+1500*time.Millisecond) // two round trips, and half a second
-	if !slices.Equal(seen, []string{"attached"}) {
-		t.Errorf("%q, want only attached", seen)
-	}
-	r.intact()
-	events, err := r.Events(s.ctx)
-	s.ok(err)
-	for _, e := range events {
-		if e.To == "degraded" || e.To == "detached" {
-			t.Errorf("%+v", e)
-		}
-	}
-}
-
-// onHost is a link whose broker stands on the host.
-type onHost struct{ harness.Link }
-
-func (onHost) Place() harness.Place { return harness.Place{} }

@@ -3,9 +3,6 @@ package e2e
 import (
 	"context"
 	"net/http"
-	"os"
-	"os/exec"
-	"strconv"
 	"testing"
 	"time"
 
@@ -66,16 +63,6 @@ func TestAFrozenBrokerIsKilledBeforeItsKeyIsGone(t *testing.T) {
 		n.endsBeforeItsKey(ended, revision)
 		n.awaitEvent(since, "fence", stoppedOrGone...)
 	})
-	t.Run("frozen while it is quiesced", func(t *testing.T) {
-		t.Parallel()
-		n := newStage(t).stoppable("n1", "")
-		ended, revision, since := n.ended(), n.revision(), time.Now()
-		n.must(n.link.Cut())
-		n.await("the fence point to be near", func(st harness.Status) bool { return st.Lease.FenceInSeconds < 0.3 })
-		n.must(n.nats.Freeze())
-		n.endsBeforeItsKey(ended, revision)
-		n.awaitEvent(since, "fence", stoppedOrGone...)
-	})
 }
 
 // A restart grace is for a broker that has ended. One that hangs may serve again. Beside one
@@ -131,29 +118,6 @@ func TestABrokerThatCanBeQuiescedIsNotStopped(t *testing.T) {
 		t.Error("the broker was stopped")
 	}
 	n.publishes()
-}
-
-// A process that takes its time to start is not the one that served, and would never
-// come up if it were stopped for not answering.
-func TestAProcessThatStartsWhileTheLeaseRunsOutIsLeftAlone(t *testing.T) {
-	t.Parallel()
-	n := newStage(t).stoppable("n1", "")
-	revision, since := n.revision(), time.Now()
-	n.must(n.nats.Kill())
-	slow := exec.Command("sleep", "300")
-	n.must(slow.Start())
-	ended := make(chan error, 1)
-	go func() { ended <- slow.Wait() }()
-	t.Cleanup(func() { _ = slow.Process.Kill() })
-	n.must(os.WriteFile(n.nats.PIDFile, []byte(strconv.Itoa(slow.Process.Pid)), 0o600))
-	n.awaitExpiry(revision)
-	n.awaitEvent(since, "fence", "gone")
-	n.waitOut(n.ttl)
-	select {
-	case err := <-ended:
-		t.Errorf("it was stopped: %v", err)
-	default:
-	}
 }
 
 func TestBrokerLiveFailsWhereOnlyARestartHelps(t *testing.T) {

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"holdfast/lab/harness"
-	"holdfast/lab/standin/danube"
 )
 
 const (
@@ -34,8 +33,6 @@ type stage struct {
 	keys    harness.Keys
 	history *harness.History // of every key
 	flags   []string         // of each sidecar, for this etcd
-	// metadata is where brokers with Raft keep theirs; nil: there are none.
-	metadata *danube.Metadata
 }
 
 // node is one broker with its sidecar, and what watches them.
@@ -54,7 +51,6 @@ type node struct {
 // nodeOptions says how a node is made. The zero value is fine.
 type nodeOptions struct {
 	TTL      time.Duration // default ttl
-	Session  time.Duration // see brokerOptions
 	Cuttable bool          // with a link to etcd of its own
 	Topics   []string      // assigned before the start; default /default/{id}-a and -b
 	Flags    []string      // of the sidecar
@@ -142,7 +138,7 @@ func (s *stage) prepare(id string, o nodeOptions) *node {
 		s.must(err)
 		endpoint, place = n.link.Endpoint(), n.link.Place()
 	}
-	n.broker, err = s.kind.prepare(s, brokerOptions{ID: id, Place: place, Etcd: endpoint, TTL: o.TTL, Session: o.Session, Conf: o.Conf})
+	n.broker, err = s.kind.prepare(s, brokerOptions{ID: id, Place: place, Etcd: endpoint, TTL: o.TTL, Conf: o.Conf})
 	s.must(err)
 	if b, ok := n.broker.(natsBroker); ok {
 		n.nats = b.NATS
@@ -308,10 +304,6 @@ func (n *node) activate() {
 // publishes checks that each topic takes a message now.
 func (n *node) publishes() {
 	n.t.Helper()
-	if n.kind.asked != "" {
-		n.t.Log(n.kind.asked)
-		n.assign(n.topics...)
-	}
 	ctx, cancel := context.WithTimeout(n.ctx, bound)
 	defer cancel()
 	c, err := n.broker.Connect()

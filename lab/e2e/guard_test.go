@@ -2,18 +2,13 @@ package e2e
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"holdfast/lab/harness"
 )
-
-// maxGuardPrivate is what the guard may cost beside the sidecar.
-const maxGuardPrivate = 8 << 20 // bytes
 
 // guarded is a node whose broker a guard watches, ready and with traffic.
 func (s *stage) guarded(flags ...string) (n *node, guard int, tr *traffic) {
@@ -69,20 +64,6 @@ func TestTheBrokerOfAFrozenSidecarIsStoppedBeforeItsKeyIsGone(t *testing.T) {
 	t.Log(n.awaitEvent(since, "fence", "guard_fired").Detail)
 }
 
-// Nobody waits for the guard here but the sidecar itself.
-func TestTheBrokerOfASidecarThatFreezesAsSoonAsItIsReadyIsStopped(t *testing.T) {
-	t.Parallel()
-	s := newStage(t)
-	n := s.prepare("n1", nodeOptions{})
-	n.sidecar.SetFlags("--broker-pid-file", n.nats.PIDFile)
-	n.start()
-	n.awaitReady()
-	from := s.revision()
-	s.must(n.sidecar.Freeze())
-	n.stoppedInTime(n.publishAlways(), from)
-	s.must(n.sidecar.Thaw())
-}
-
 func TestTheBrokerOfAKilledSidecarIsStoppedBeforeItsKeyIsGoneAndStartsAgain(t *testing.T) {
 	t.Parallel()
 	s := newSharedStage(t)
@@ -133,21 +114,6 @@ func TestASidecarThatComesBackWithinTheTTLTakesTheGuardAndTheLeaseUpAgain(t *tes
 	tr.only(served, since, time.Now())
 }
 
-func TestAGuardThatIsKilledIsReplacedAndNobodyNotices(t *testing.T) {
-	t.Parallel()
-	s := newStage(t)
-	n, guard, tr := s.guarded()
-	tr.await(served, time.Now())
-	from, since := s.revision(), time.Now()
-	s.must(syscall.Kill(guard, syscall.SIGKILL))
-	n.awaitGuard(guard)
-	n.awaitEvent(since, "guard", "died")
-	n.alwaysReady(since)
-	tr.only(served, since, time.Now())
-	s.must(n.sidecar.Freeze())
-	n.stoppedInTime(tr, from)
-}
-
 func TestTheGuardEndsAtACleanStopAndLeavesTheBrokerAlone(t *testing.T) {
 	t.Parallel()
 	s := newSharedStage(t)
@@ -157,52 +123,5 @@ func TestTheGuardEndsAtACleanStopAndLeavesTheBrokerAlone(t *testing.T) {
 	s.waitOut(n.ttl)
 	if !n.nats.Running() {
 		t.Error("the broker was stopped")
-	}
-}
-
-// An operator who switches the guard off must not lose a healthy broker to the old one.
-func TestASidecarWithoutAGuardLetsTheOneOfTheSidecarBeforeGo(t *testing.T) {
-	t.Parallel()
-	s := newStage(t)
-	n, _, tr := s.guarded("--leave-registered")
-	tr.await(served, time.Now())
-	since := time.Now()
-	s.must(n.sidecar.Stop(s.ctx))
-	n.sidecar.SetFlags("--guard", "off")
-	s.must(n.sidecar.Start())
-	n.awaitEvent(since, "attachment", "attached")
-	n.awaitNoGuard()
-	s.waitOut(n.ttl + n.ttl/2)
-	tr.only(served, since, time.Now())
-}
-
-func TestAGuardOutlivesItsBrokerAndIsGivenTheNextProcess(t *testing.T) {
-	t.Parallel()
-	s := newStage(t)
-	n, guard, tr := s.guarded()
-	s.must(n.nats.Kill())
-	s.must(n.nats.Launch())
-	n.awaitReady()
-	if now := n.sidecar.Guard(); now != guard {
-		t.Errorf("guard %d, want the same as before, %d", now, guard)
-	}
-	from := s.revision()
-	s.must(n.sidecar.Freeze())
-	n.stoppedInTime(tr, from)
-}
-
-func TestTheGuardIsSmall(t *testing.T) {
-	long(t) // what is shipped takes long to build
-	s := newStage(t)
-	n, guard, _ := s.guarded()
-	s.waitOut(n.ttl)
-	private, err := harness.PrivateMemory(guard)
-	s.must(err)
-	t.Logf("%.1f MB private", float64(private)/1e6)
-	if private > maxGuardPrivate {
-		t.Errorf("%d bytes private, want at most %d", private, maxGuardPrivate)
-	}
-	if err := syscall.Kill(guard, 0); errors.Is(err, syscall.ESRCH) {
-		t.Error("the guard ended while it was measured")
 	}
 }

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
-	"slices"
 	"testing"
 	"time"
 
@@ -149,49 +147,4 @@ func waitOut(t *testing.T, e *harness.Etcd, ttl time.Duration) {
 		res, err := e.Client().TimeToLive(ctx, lease.ID)
 		return err == nil && res.TTL <= 0, "not yet"
 	}))
-}
-
-// Each change is another term: what was renewed before is renewed and proven again, and
-// that is all there is to it.
-func TestChangesOfTheLeaderDetachNobodyAndAreNoStorm(t *testing.T) {
-	takesLong(t)
-	t.Parallel()
-	s := newEnsemble(t)
-	r := s.renewer("b1", 8*time.Second, harness.Endpoints(s.links))
-	failed := func() float64 { return r.value(`holdfast_lease_renewals_total{result="failed"}`) }
-	before := failed()
-	r.since()
-	const changes = 8
-	for range changes {
-		leader, err := s.etcd.Leader(s.ctx)
-		s.ok(err)
-		next := s.etcd.Other(leader)
-		st, err := next.Client().Status(s.ctx, next.Endpoint())
-		s.ok(err)
-		_, err = leader.Client().MoveLeader(s.ctx, st.Header.MemberId)
-		s.ok(err)
-		r.renewals(1)
-	}
-	n := failed() - before
-	t.Logf("%v renewals failed in %d changes of the leader", n, changes)
-	if n > changes {
-		t.Errorf("%v renewals failed in %d changes of the leader, want at most one in each", n, changes)
-	}
-	r.noGap("the leader changed")
-	leader, err := s.etcd.Leader(s.ctx)
-	s.ok(err)
-	before = failed()
-	s.ok(leader.Kill())
-	r.renewals(4)
-	// One call at a time, none of them sooner than a quarter of a second after a failure.
-	if n := failed() - before; n > 12 {
-		t.Errorf("%v renewals failed when the leader was killed, want at most 12", n)
-	}
-	if _, _, seen := r.since(); len(seen) == 0 || slices.Contains(seen, "detached") {
-		t.Errorf("%q, want never detached", seen)
-	}
-	r.intact()
-	if code, body, err := r.Probe(s.ctx, "/ready"); err != nil || code != http.StatusOK {
-		t.Errorf("%d %s %v", code, body, err)
-	}
 }

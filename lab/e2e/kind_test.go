@@ -33,13 +33,6 @@ type kind struct {
 	// keeps says why a drained broker keeps the topics that it has, or was given before its mode
 	// was known: clients stay away by its readiness alone.
 	keeps string
-	// scatters says why the first broker back after a full restart may be given what the
-	// others had.
-	scatters string
-	// asked says why a broker that has just started serves nothing until clients ask for it.
-	asked string
-	// diskless says why data of an earlier life cannot tell of one.
-	diskless string
 }
 
 // brokerOptions are what a broker is prepared with.
@@ -48,28 +41,19 @@ type brokerOptions struct {
 	Place harness.Place
 	Etcd  string        // URL, as seen from there
 	TTL   time.Duration // of the sidecar's lease
-	// Session is how long the broker's own session lasts, for kinds that have one beside the
-	// sidecar's lease; 0: for less than the TTL.
-	Session time.Duration
-	Conf    string // added to its configuration, for kinds that have one
+	Conf  string        // added to its configuration, for kinds that have one
 }
 
-// kinds are all that the scenarios are played with.
-var kinds = []kind{natsKind, httpKind, danubeKind, raftKind, pulsarKind}
-
-// fast has one that its sidecar registers and one that registers itself. The fast tests have
-// no time for more.
-var fast = []kind{natsKind, danubeKind}
+// kinds are all that the scenarios are played with: one that its sidecar registers, and one that
+// registers itself and must be stopped at its deadline. What other brokers do is shown by their drivers'
+// conformance suites, and what is decided of them by the table and the simulation.
+var kinds = []kind{natsKind, danubeKind}
 
 // eachKind plays a scenario with every kind of broker.
 func eachKind(t *testing.T, play func(t *testing.T, k kind)) {
 	t.Helper()
 	t.Parallel()
-	those := kinds
-	if testing.Short() {
-		those = fast
-	}
-	for _, k := range those {
+	for _, k := range kinds {
 		t.Run(k.name, func(t *testing.T) {
 			t.Parallel()
 			play(t, k)
@@ -105,9 +89,6 @@ type numbered interface {
 	// Wears is what the registrations of all its processes have in common.
 	Wears() string
 }
-
-// named is a broker whose name is not its node's.
-type named interface{ BrokerID() string }
 
 // client is an ordinary client of a broker, that knows nothing of Holdfast. It is not
 // safe for concurrent use.

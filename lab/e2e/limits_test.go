@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"context"
 	"debug/elf"
 	"fmt"
 	"os"
@@ -12,7 +11,6 @@ import (
 	"time"
 
 	"holdfast/lab/harness"
-	"holdfast/standstill"
 )
 
 // The limits that the sidecar promises to those who pay for its memory.
@@ -96,33 +94,6 @@ func (s *stand) loaded(c *harness.Sidecar) {
 	}
 }
 
-// timeRenewals renews a lease of the test's own, from another process than the sidecar's,
-// until the function that it returns is called; that one returns how long the slowest took.
-func (s *stand) timeRenewals() (slowest func() time.Duration) {
-	s.Helper()
-	lease, err := s.etcd.Client().Grant(s.ctx, 600)
-	s.ok(err)
-	ctx, stop := context.WithCancel(s.ctx)
-	longest := make(chan time.Duration, 1)
-	go func() {
-		var most time.Duration
-		for ctx.Err() == nil {
-			began := time.Now()
-			_, err := s.etcd.Client().KeepAliveOnce(ctx, lease.ID)
-			if err == nil || ctx.Err() == nil {
-				most = max(most, time.Since(began))
-			}
-			select {
-			case <-time.After(100 * time.Millisecond):
-			case <-ctx.Done():
-			}
-		}
-		longest <- most
-	}()
-	s.Cleanup(stop)
-	return func() time.Duration { stop(); return <-longest }
-}
-
 func TestAnIdleSidecarWithAThousandTopicsStaysSmall(t *testing.T) {
 	long(t)
 	s := newStand(t)
@@ -157,43 +128,5 @@ func TestAnIdleSidecarWithAThousandTopicsStaysSmall(t *testing.T) {
 		float64(memory(t, c.PID(), "RssFile"))/1e6, float64(memory(t, c.PID(), "VmHWM"))/1e6)
 	if rss > maxResident {
 		t.Errorf("%d bytes resident, want at most %d", rss, maxResident)
-	}
-}
-
-func TestTenThousandTopicsAreLoadedBeforeReady(t *testing.T) {
-	if testing.Short() {
-		t.Skip("slow")
-	}
-	t.Parallel()
-	const many = 10_000
-	s := newStand(t)
-	s.ok(s.keys.Assign(s.ctx, s.etcd.Client(), "n1", topics(many)...))
-	c := s.beside(s.broker("n1"), "--lease-ttl", "16s") // a renewal may take two seconds, on a machine that is busy with ten thousand streams
-	ownRenewals := s.timeRenewals()
-	start := time.Now()
-	c.run()
-	s.loaded(c.Sidecar)
-	took := time.Since(start)
-	slowest := ownRenewals()
-	st := c.await("the counts", func(st harness.Status) bool { return st.Topics.Assigned == many })
-	if st.Topics.Served != many || st.Topics.Missing != 0 || st.Topics.Loading != 0 {
-		t.Errorf("ready with %+v, want all %d served", st.Topics, many)
-	}
-	t.Logf("%d topics served after %v, %.0f topics/s; %.1f MB resident, peak %.1f MB", many, took.Round(time.Millisecond),
-		many/took.Seconds(), float64(memory(t, c.PID(), "VmRSS"))/1e6, float64(memory(t, c.PID(), "VmHWM"))/1e6)
-	c.renewsOn()
-	c.stayedLive()
-	// The claim is that no load of ours starves renewals. That etcd answers in time while
-	// NATS makes ten thousand files on the same disk is none.
-	failed := append(c.events("registration", "failing"), c.events("attachment", "degraded")...)
-	silent := func(e harness.Event) bool { return e.Reason == "broker_down" }
-	switch {
-	case len(failed) == 0:
-	case !slices.ContainsFunc(failed, func(e harness.Event) bool { return !silent(e) }):
-		standstill.Check(t, fmt.Errorf("%w: NATS did not answer while it made its files: %+v", standstill.ErrUnjudged, failed))
-	case slowest < time.Second:
-		t.Errorf("renewals failed while the topics were loaded; the test's own took at most %v: %+v", slowest, failed)
-	default:
-		standstill.Check(t, fmt.Errorf("%w: renewals failed, and the test's own took up to %v, too", standstill.ErrUnjudged, slowest))
 	}
 }

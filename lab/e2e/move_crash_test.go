@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -125,49 +124,4 @@ func (s *trio) phases(after int64) (all []moves.Phase) {
 		}
 	}
 	return slices.Clip(all)
-}
-
-// Where the target is gone for good the source serves on, says why, and the topic may go elsewhere.
-// What was copied is served by nobody when the target comes back after all.
-func TestATopicWhoseTargetIsGoneGoesElsewhere(t *testing.T) {
-	long(t)
-	s := newTrio(t, "--move-rate", "1000000")
-	s.fill(32, 1<<17)
-	p := s.produce(100)
-	p.awaitMore(20, "n1")
-	r := s.read(20, func(i int) bool { return i%3 == 0 })
-	from := s.caughtUp()
-	type result struct {
-		harness.Result
-		err error
-	}
-	ended := make(chan result)
-	go func() {
-		res, err := s.side("n1").Verb(s.ctx, "unload", s.topic, "--to", "n2")
-		ended <- result{res, err}
-	}()
-	s.awaitPhase(from, in(moves.Sealed), "sealed")
-	s.ok(s.side("n2").killBoth())
-	select {
-	case res := <-ended:
-		s.ok(res.err)
-		if why := res.Stderr; res.Exit != 1 || !strings.Contains(why, "n2 is not registered") || !strings.Contains(why, "n1 serves") {
-			t.Errorf("exit code %d: %s%s", res.Exit, res.Stdout, res.Stderr)
-		}
-	case <-time.After(bound):
-		t.Fatalf("unload does not end: %s", s.journal())
-	}
-	p.awaitMore(10, "n1")
-	if res, m := s.unload("n1", s.topic); res.Exit != 0 || m.To != "n3" {
-		t.Fatalf("elsewhere: exit code %d: %s %s", res.Exit, res.Stderr, s.journal())
-	}
-	p.awaitMore(10, "n3")
-	s.ok(s.side("n2").startBoth())
-	s.side("n2").await("drained, as it was away", func(st harness.Status) bool { return st.Mode == "drained" })
-	s.side("n2").activate()
-	p.awaitMore(10, "n3")
-	p.stop()
-	s.servedBy("n3")
-	r.finish("n3")
-	p.allAt("n3")
 }

@@ -1,14 +1,8 @@
 package e2e
 
 import (
-	"context"
 	"fmt"
-	"io"
-	"net"
-	"os"
-	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -75,35 +69,6 @@ func TestTheStatusPageFollowsADrainAndItsEnd(t *testing.T) {
 	b.awaits("what was opened to stay open", `document.querySelectorAll("#entries .more:not([hidden])").length === 1`)
 	b.wantNoComplaints()
 	b.wantOnlyFrom(n.sidecar.WebURL())
-}
-
-func TestTheStatusPageShowsAMoveUntilItIsOver(t *testing.T) {
-	browsing(t)
-	b := newTab(t, 400, 800)
-	s := newStage(t)
-	n1, n2 := s.add("n1", nodeOptions{}), s.add("n2", nodeOptions{TTL: time.Minute})
-	b.shows(n1)
-	b.awaits("no moves", `document.getElementById("moves").hidden`)
-	s.must(n2.sidecar.Freeze())
-	t.Cleanup(func() { _ = n2.sidecar.Thaw() })
-	ended := make(chan error, 1)
-	go func() {
-		res, err := n1.sidecar.Verb(s.ctx, "unload", n1.topics[0], "--to", "n2")
-		if err == nil && res.Exit != 0 {
-			err = fmt.Errorf("exit code %d: %s%s", res.Exit, res.Stdout, res.Stderr)
-		}
-		ended <- err
-	}()
-	b.says("moving", n1.topics[0])
-	b.says("moving", "n1 → n2")
-	b.says("moving", "pending")
-	b.fits()
-	s.must(n2.sidecar.Thaw())
-	s.must(<-ended)
-	b.awaits("no moves", `document.getElementById("moves").hidden`)
-	b.says("entries", "done (operator)")
-	b.says("sentence", "n1 is attached, active and serves 1 topic.")
-	b.wantNoComplaints()
 }
 
 func TestTheStatusPageCountsDownToTheFence(t *testing.T) {
@@ -195,27 +160,6 @@ func TestHostileTextIsShownAsText(t *testing.T) {
 	b.wantOnlyFrom(n.sidecar.WebURL())
 }
 
-func TestTheStatusPageFitsAPhoneAndTheDark(t *testing.T) {
-	browsing(t)
-	b := newTab(t, 360, 740)
-	n := newStage(t).add("n1", nodeOptions{})
-	b.shows(n)
-	b.fits()
-	colour := func() string { return b.eval("getComputedStyle(document.body).backgroundColor") }
-	b.scheme("light")
-	light := colour()
-	b.scheme("dark")
-	dark := colour()
-	if light != "rgb(246, 246, 243)" || dark != "rgb(18, 21, 24)" {
-		t.Errorf("light %s, dark %s", light, dark)
-	}
-	b.legible()
-	n.verb("drain", "--reason", strings.Repeat("unbroken", 25))
-	b.says("sentence", "unbroken")
-	b.fits()
-	b.wantNoComplaints()
-}
-
 // legible checks every text that is seen, in light and dark.
 func (b *tab) legible() {
 	b.t.Helper()
@@ -241,85 +185,3 @@ const tooFaint = `(() => {
 	}
 	return bad.join('; ');
 })()`
-
-func TestOneViewerTooManyAsksInsteadOfWatching(t *testing.T) {
-	browsing(t)
-	b := newTab(t, 1120, 800)
-	n := newStage(t).add("n1", nodeOptions{})
-	var open []net.Conn
-	var readers sync.WaitGroup
-	closeAll := func() {
-		for _, c := range open {
-			c.Close()
-		}
-		readers.Wait()
-		open = nil
-	}
-	defer closeAll()
-	for range 64 {
-		c, err := net.Dial("tcp", strings.TrimPrefix(n.sidecar.WebURL(), "http://"))
-		n.must(err)
-		open = append(open, c)
-		_, err = io.WriteString(c, "GET /api/events HTTP/1.1\r\nHost: x\r\n\r\n")
-		n.must(err)
-		first := make([]byte, 1)
-		_, err = io.ReadFull(c, first) // it has a place
-		n.must(err)
-		readers.Go(func() { _, _ = io.Copy(io.Discard, c) })
-	}
-	b.opens(n.sidecar.WebURL() + "/")
-	b.says("lost", "all its live views are in use")
-	b.says("sentence", "n1 is attached, active and serves 2 topics.")
-	n.verb("drain", "--reason", "new disk")
-	b.says("sentence", "drained (new disk)")
-	if st, err := n.sidecar.Status(n.ctx); err != nil || !n.sidecar.Live(n.ctx) || st.Mode != "drained" {
-		t.Errorf("with 64 viewers the sidecar says %s, %v", st, err)
-	}
-	closeAll()
-	b.awaits("a live view again", `document.getElementById("lost").hidden && document.getElementById("link").innerText.startsWith("Live")`)
-	b.says("entries", "drained (new disk)")
-}
-
-func TestTheStatusPageIsLiveBehindAPassword(t *testing.T) {
-	browsing(t)
-	b := newTab(t, 1120, 800)
-	config := filepath.Join(t.TempDir(), "web.yml")
-	const hash = "$2a$04$QGPg9.e8aaijE.G3DXwFXuhdyXkclIOFuq.KeKLctwB5G8iyjfKMC" // of "open sesame"
-	if err := os.WriteFile(config, []byte("basic_auth_users:\n  ann: "+hash+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	n := newStage(t).add("n1", nodeOptions{Flags: []string{"--web-config-file", config}})
-	b.opens(strings.Replace(n.sidecar.WebURL(), "http://", "http://ann:open%20sesame@", 1) + "/")
-	b.says("verdict", "OK")
-	n.verb("drain", "--reason", "new disk")
-	b.says("sentence", "drained (new disk)")
-	b.wantNoComplaints()
-}
-
-func TestAStopDoesNotWaitForViewers(t *testing.T) {
-	browsing(t)
-	b := newTab(t, 1120, 800)
-	n := newStage(t).add("n1", nodeOptions{})
-	b.shows(n)
-	ctx, cancel := context.WithTimeout(n.ctx, pageBound) // the browser would watch for ever
-	defer cancel()
-	n.must(n.sidecar.Stop(ctx))
-	b.says("lost", "No answer")
-}
-
-func TestTheStatusPageKnowsTheFleetWhereTheSidecarDoes(t *testing.T) {
-	browsing(t)
-	b := newTab(t, 1120, 800)
-	s := newStage(t)
-	placing := nodeOptions{Flags: []string{"--assignment", "rendezvous"}, Topics: []string{}}
-	n1, n2 := s.prepare("n1", placing), s.prepare("n2", placing)
-	for _, n := range []*node{n1, n2} {
-		n.start()
-		n.awaitReady()
-	}
-	b.opens(n1.sidecar.WebURL() + "/")
-	b.says("rows", "2 registered, 2 active")
-	n2.verb("drain", "--reason", "new disk")
-	b.says("rows", "2 registered, 1 active – n2 drained")
-	b.wantNoComplaints()
-}

@@ -51,24 +51,6 @@ func TestALeaveAfterWhichNobodyStopsTheBrokerIsTakenBack(t *testing.T) {
 	peer.neverDetached()
 }
 
-func TestABrokerThatWasDownWhenItsSidecarWasStoppedLeavesNoNote(t *testing.T) {
-	t.Parallel()
-	s := newStand(t)
-	peer, c := s.couple("n2"), s.couple("n1")
-	from := s.caughtUp()
-	s.ok(c.nats.Kill())
-	s.ok(c.AwaitNotReady(s.ctx, bound))
-	c.terminate()
-	gone := s.awaitChange("the end of the registration", from, harness.DeletedKey(s.keys.Registration(c.id)))
-	if m := c.left(); strings.Contains(m, `"left"`) {
-		t.Errorf("it crashed, and its member record says that it left: %s", m)
-	}
-	s.ok(c.nats.Start(s.ctx))
-	c.run()
-	c.backDrained(gone.Revision, "stale_restart")
-	peer.neverDetached()
-}
-
 func TestWhoLeftAndComesBackOnAnotherDiskIsDrained(t *testing.T) {
 	t.Parallel()
 	s := newSharedStand(t)

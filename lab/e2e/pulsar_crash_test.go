@@ -1,9 +1,6 @@
 package e2e
 
 import (
-	"os"
-	"path/filepath"
-	"strconv"
 	"testing"
 	"time"
 
@@ -18,11 +15,8 @@ func TestOthersServeWhatADeadPulsarBrokerHadBeforeItsSessionEnds(t *testing.T) {
 	s := newStand(t)
 	const session, grace = 20 * time.Second, time.Second
 	p, peer := s.pulsarWithSession("p1", session), s.pulsarWithSession("p2", session)
-	pid := filepath.Join(s.TempDir(), "pid")
-	started := func() { s.ok(os.WriteFile(pid, []byte(strconv.Itoa(p.PID())), 0o600)) }
-	started()
 	s.besidePulsar(peer, "--lease-ttl", session.String())
-	c := s.besidePulsar(p, "--lease-ttl", session.String(), "--broker-pid-file", pid, "--restart-grace", grace.String())
+	c := s.besidePulsar(p, "--lease-ttl", session.String(), "--broker-pid-file", s.pidOf(p), "--restart-grace", grace.String())
 	topic := topicsApart(1)[0]
 	s.ok(p.Publish(s.ctx, topic, []byte("one")))
 	revision := s.caughtUp()
@@ -34,7 +28,7 @@ func TestOthersServeWhatADeadPulsarBrokerHadBeforeItsSessionEnds(t *testing.T) {
 	}
 	s.ok(peer.Publish(s.ctx, topic, []byte("two")))
 	s.ok(p.Start(s.ctx))
-	started()
+	s.pidOf(p)
 	st, err := c.Await(s.ctx, bound, "ready again", func(st harness.Status) bool { return st.Ready.OK && st.Boot.Kind == "restart" })
 	s.ok(err)
 	if st.Mode != "active" || st.Reason != "fast_restart" {

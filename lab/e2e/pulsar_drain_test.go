@@ -6,7 +6,6 @@ import (
 	"os"
 	"slices"
 	"testing"
-	"time"
 
 	"holdfast/lab/harness"
 )
@@ -99,37 +98,5 @@ func TestADrainedPulsarBrokerGivesItsBundlesToAnother(t *testing.T) {
 		if n, err := c.broker.Count(topic); err != nil || n != 2 {
 			t.Errorf("%s holds %d messages, %v; want 2", topic, n, err)
 		}
-	}
-}
-
-// Any client makes a bundle of Pulsar's first namespace form by looking up a topic with a slash
-// in its name. It is served on, counted and shown, and a drain ends without it.
-func TestAnOddLookupMakesABundleThatIsLeftAloneAndHarmsNothing(t *testing.T) {
-	takesLong(t)
-	t.Parallel()
-	s := newStand(t)
-	p := s.pulsar("p1")
-	s.ok(p.Publish(s.ctx, topicsApart(1)[0], []byte("one")))
-	c := s.besidePulsar(p, "--audit-interval", "300ms")
-	probes := s.lab.Record(c.Sidecar)
-	since := time.Now()
-	_, err := p.Owner(s.ctx, "/public~default/we/ird")
-	s.ok(err)
-	first, err := c.Await(s.ctx, bound, "the odd bundle to be counted", func(st harness.Status) bool { return st.Topics.Unreadable == 1 })
-	s.ok(err)
-	time.Sleep(standTTL) // what is shown is that nothing happens
-	now, err := c.Status(s.ctx)
-	s.ok(err)
-	if now.Topics.Served != 1 || now.Topics.Unreadable != 1 || now.Epoch != first.Epoch || now.Mode != "active" {
-		t.Errorf("it was %s\nand became %s", first, now)
-	}
-	if err := probes.AlwaysReady(since.Add(100*time.Millisecond), time.Now()); err != nil {
-		t.Error(err)
-	}
-	c.verb("drain")
-	_, err = c.Await(s.ctx, bound, "drained", func(st harness.Status) bool { return st.Mode == "drained" && st.Topics.Served == 0 })
-	s.ok(err)
-	if all, _, err := p.Owned(s.ctx); err != nil || len(all) != 1 || !p.Running() {
-		t.Errorf("it owns %q, %v; want the odd bundle alone", all, err)
 	}
 }

@@ -3,7 +3,6 @@ package e2e
 import (
 	"context"
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -63,45 +62,9 @@ func (s *stand) nextToPulsar(p *harness.Pulsar, endpoint string, flags ...string
 
 func pulsarRegistration(p *harness.Pulsar) string { return "/loadbalance/brokers/" + p.Advertised() }
 
-// pulsarLock is the key of the bundle that the topic is in.
-func pulsarLock(topic string) string {
-	_, namespace := harness.PulsarTopic(topic)
-	return "/namespace/" + namespace + "/" + harness.PulsarBundle(topic)
-}
-
-// key is a key as it stands; its lease is 0 if it is not there.
-func (s *stand) key(key string) (kv struct {
-	Value                    string
-	Lease, Create, Mod, Vers int64
-}) {
-	s.Helper()
-	answer, err := s.etcd.Client().Get(s.ctx, key)
-	s.ok(err)
-	for _, found := range answer.Kvs {
-		kv.Value, kv.Lease = string(found.Value), found.Lease
-		kv.Create, kv.Mod, kv.Vers = found.CreateRevision, found.ModRevision, found.Version
-	}
-	return kv
-}
-
 func (s *stand) awaitThat(what string, ok func() bool) {
 	s.Helper()
 	s.ok(harness.Await(s.ctx, bound, what, func(context.Context) (bool, string) { return ok(), "not yet" }))
-}
-
-func TestAPulsarBrokerIsKeptRegisteredUnderAKeyOfOurOwn(t *testing.T) {
-	t.Parallel()
-	s := newStand(t)
-	c := s.besidePulsar(s.pulsar("p1"), "--audit-interval", "500ms")
-	s.ok(c.broker.Publish(s.ctx, "/default/orders", []byte("one")))
-	reg := s.key(s.keys.Registration(c.broker.Advertised()))
-	if reg.Lease == 0 || !strings.Contains(reg.Value, "incarnation") {
-		t.Errorf("registration %+v, want our own", reg)
-	}
-	s.awaitThat("the bundle to be listed", func() bool {
-		st, err := c.Status(s.ctx)
-		return err == nil && st.Topics.Served == 1 && st.Topics.Orphan == 0
-	})
 }
 
 // topics in different bundles of one namespace.

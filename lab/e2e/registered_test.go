@@ -18,7 +18,7 @@ func (n *node) names() []string {
 	n.t.Helper()
 	b, ok := n.broker.(numbered)
 	if !ok {
-		return []string{n.member()}
+		return []string{n.id}
 	}
 	n.revisionSeen()
 	var all []string
@@ -31,14 +31,6 @@ func (n *node) names() []string {
 		n.t.Fatalf("%s was never registered", n.id)
 	}
 	return all
-}
-
-// member is what the sidecar calls the broker.
-func (n *node) member() string {
-	if b, ok := n.broker.(named); ok {
-		return b.BrokerID()
-	}
-	return n.id
 }
 
 func (n *node) name() string { n.t.Helper(); all := n.names(); return all[len(all)-1] }

@@ -194,36 +194,3 @@ func TestRendezvousMovesOnlyTheTopicsOfWhoComesOrGoes(t *testing.T) {
 	traffic.settled("n3")
 	traffic.never("two owners after the drain")
 }
-
-// With hold, which is what a broker with local data has, a topic stays with its broker.
-func TestRendezvousHoldsTheTopicsOfABrokerThatIsAway(t *testing.T) {
-	long(t)
-	s := newStage(t)
-	var topics []string
-	for i := range 8 {
-		topics = append(topics, fmt.Sprintf("/default/h%02d", i))
-		_, err := s.etcd.Client().Put(s.ctx, "/topics"+topics[i], "{}")
-		s.must(err)
-	}
-	o := nodeOptions{Topics: []string{}, Flags: []string{"--assignment", "rendezvous"}}
-	traffic := s.publishToAll(topics)
-	n1 := s.add("n1", o)
-	traffic.add(n1)
-	traffic.settled("n1")
-	n2 := s.add("n2", o)
-	traffic.add(n2)
-	before := s.revision()
-	traffic.remove("n1")
-	n1.kill()
-	gone := n1.awaitExpiry(before)
-	s.waitOut(2 * ttl)
-	s.never("taken from a broker that holds", gone.Revision, func(c harness.Change) bool {
-		return strings.HasPrefix(c.Key, "/cluster/brokers/n2/default/") || c.Deleted && strings.HasPrefix(c.Key, "/cluster/brokers/n1/default/")
-	})
-	n1.start()
-	n1.awaitRegistered(before)
-	n1.await("drained after a stale restart", func(st harness.Status) bool { return st.Mode == "drained" })
-	n1.activate()
-	traffic.add(n1)
-	traffic.settled("n1")
-}

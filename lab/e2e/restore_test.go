@@ -17,22 +17,18 @@ func TestARestoredBackupDrainsWhoRemembersMore(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		young bool // the registration is younger than the backup
-		flags []string
 		away  func(*couple) error
 		back  func(*couple) error
 	}{
-		{name: "the registration is lost and the sidecar ran on", young: true},
 		{name: "the registration is there and the sidecar ran on"},
 		{name: "the sidecar was away", young: true, away: (*couple).killSidecar, back: (*couple).startSidecar},
-		{name: "sidecar and broker were away", young: true, away: (*couple).killBoth, back: (*couple).startBoth},
-		{name: "the registration is there and the sidecar was stopped", flags: []string{"--leave-registered"}, away: (*couple).stopSidecar, back: (*couple).startSidecar},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			s := newStand(t)
 			const kept, moved = "/default/kept", "/default/moved"
 			s.ok(s.keys.Assign(s.ctx, s.etcd.Client(), "n1", kept, moved))
-			c := s.beside(s.broker("n1"), tt.flags...)
+			c := s.beside(s.broker("n1"))
 			register := func() {
 				c.run()
 				s.ok(c.AwaitReady(s.ctx, bound))
@@ -142,8 +138,6 @@ func (c *couple) storedFrom(topic string) (stop func() int) {
 }
 
 func (c *couple) killSidecar() error { return c.Kill() }
-
-func (c *couple) stopSidecar() error { return c.Stop(c.s.ctx) }
 
 func (c *couple) startSidecar() error { return c.Start() }
 

@@ -69,11 +69,6 @@ func (*stage) isCutNote(c harness.Change) bool {
 
 // isOfTheCluster matches what says who serves what. Brokers elect and report as they like.
 func isOfTheCluster(c harness.Change) bool {
-	for _, prefix := range []string{"/loadbalance/brokers/", "/namespace/"} {
-		if strings.HasPrefix(c.Key, prefix) {
-			return true
-		}
-	}
 	return strings.HasPrefix(c.Key, "/cluster/") && c.Key != "/cluster/leader" && !strings.HasPrefix(c.Key, "/cluster/load/")
 }
 
@@ -90,9 +85,7 @@ func TestScenario1_GlitchShorterThanTTL(t *testing.T) {
 		interval := longTTL / 8
 		var nodes []*node
 		for i := range phases + 1 {
-			// A broker's own session must outlive the cut: it is renewed each sixth, found again up
-			// to 3 s after the heal, and lost after five sixths. No process waits for its end here.
-			nodes = append(nodes, s.prepare(fmt.Sprintf("n%d", i+1), nodeOptions{TTL: longTTL, Session: longTTL, Cuttable: true}))
+			nodes = append(nodes, s.prepare(fmt.Sprintf("n%d", i+1), nodeOptions{TTL: longTTL, Cuttable: true}))
 			nodes[i].start()
 		}
 		for _, n := range nodes {

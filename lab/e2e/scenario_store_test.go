@@ -7,8 +7,6 @@ import (
 	"testing"
 	"time"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
-
 	"holdfast/lab/harness"
 )
 
@@ -59,15 +57,6 @@ func TestStoreErrorIsNotAbsence(t *testing.T) {
 		s.must(n.link.Cut())
 		n.comesBackBlind(down, n.start, func() { s.must(n.link.Heal()) })
 	})
-	t.Run("etcd stopped", func(t *testing.T) {
-		t.Parallel()
-		s := newStage(t)
-		n := s.add("n1", nodeOptions{})
-		s.add("n2", nodeOptions{})
-		down := s.allDown([]*node{n})
-		s.must(s.etcd.Kill())
-		n.comesBackBlind(down, n.start, func() { s.must(s.etcd.Start(s.ctx)) })
-	})
 	t.Run("etcd frozen", func(t *testing.T) {
 		t.Parallel()
 		s := newStage(t)
@@ -77,29 +66,6 @@ func TestStoreErrorIsNotAbsence(t *testing.T) {
 		down := s.allDown([]*node{n})
 		s.must(s.etcd.Freeze())
 		n.comesBackBlind(down, n.start, func() { s.must(s.etcd.Thaw()) })
-	})
-	t.Run("auth revoked", func(t *testing.T) {
-		t.Parallel()
-		s := newStage(t)
-		s.must(s.etcd.EnableAuth(s.ctx, "root-word", "hf", "hf-word", ""))
-		s.watch()
-		password := filepath.Join(s.Dir, "password")
-		s.must(os.WriteFile(password, []byte("hf-word\n"), 0o600))
-		flags := []string{"--etcd-user", "hf", "--etcd-password-file", password}
-		n := s.add("n1", nodeOptions{Flags: flags})
-		s.add("n2", nodeOptions{Flags: flags})
-		from := s.revision()
-		s.must(n.broker.Kill())
-		down := n.awaitExpiry(from).Revision
-		role := s.etcd.Client()
-		n.comesBackBlind(down, func() {
-			_, err := role.RoleRevokePermission(s.ctx, "hf", "\x00", "\x00")
-			s.must(err)
-			s.must(n.broker.Launch())
-		}, func() {
-			_, err := role.RoleGrantPermission(s.ctx, "hf", "\x00", "\x00", clientv3.PermissionType(clientv3.PermReadWrite))
-			s.must(err)
-		})
 	})
 	// At the very start it is a setting, and whoever started the sidecar is told.
 	t.Run("auth refused at the start", func(t *testing.T) {

@@ -173,20 +173,3 @@ func TestNoSecretIsInAnythingThatASidecarLetsOut(t *testing.T) {
 		t.Error("nothing of the failures is to be seen at all")
 	}
 }
-
-func TestATokenIsInNothingThatASidecarLetsOut(t *testing.T) {
-	long(t)
-	s := newStand(t)
-	secrets := map[string]string{"token": "token-secret-word", "its replacement": "stale-secret-word"}
-	wanted := s.write("wanted-token", secrets["token"]+"\n")
-	token := s.write("token", secrets["token"]+"\n")
-	r := s.reference("r1", "-token-file", wanted)
-	c := s.nextTo(r, s.etcd.Endpoint(), "--log-level", "debug", "--broker-token-file", token, "--web-config-file", s.write("web.yaml", webUsers)).start()
-	s.write("token", secrets["its replacement"]+"\n")
-	c.await("a broker that refuses us", func(st harness.Status) bool { return strings.Contains(st.Broker.LastError, "401") })
-	res := s.command("check", "--driver", "http", "--broker-admin", r.URL(), "--etcd-endpoints", s.etcd.Endpoint(), "--broker-token-file", token)
-	if res.Exit != 2 || !strings.Contains(res.Stderr, "--broker-token-file") {
-		t.Errorf("check with a wrong token: exit code %d, %s%s", res.Exit, res.Stdout, res.Stderr)
-	}
-	s.keeps(s.spilled(c.Sidecar, spill{"check": res.Stdout + res.Stderr}), secrets)
-}

@@ -60,24 +60,6 @@ func (s *stage) governed(o nodeOptions, flags ...string) *node {
 	return n
 }
 
-func TestShutdownStopsTheBrokerThatWasDeclaredDead(t *testing.T) {
-	t.Parallel()
-	s := newStage(t)
-	s.add("n2", nodeOptions{})
-	n1 := s.governed(nodeOptions{}, "--session-expired-policy", "shutdown")
-	n1.start()
-	n1.awaitReady()
-	gone := n1.revoke()
-	last := n1.stopped()
-	if !strings.Contains(last, "registration lost") || !strings.Contains(last, "(--session-expired-policy shutdown): the broker was stopped (") {
-		t.Errorf("the last line is %q", last)
-	}
-	n1.silent(gone.Revision)
-	if all := n1.events("agent", "shutdown"); len(all) != 1 || all[0].Reason != "session_expired" {
-		t.Errorf("the journal does not say why: %+v", all)
-	}
-}
-
 func TestReconnectGivesUpWhenTheRetriesAreUsedUp(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)

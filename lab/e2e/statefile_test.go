@@ -5,11 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -74,97 +72,6 @@ func TestAStateFileThatCannotBeUnderstoodDrains(t *testing.T) {
 			s.ok(c.AwaitReady(s.ctx, bound))
 			c.stayedLive()
 		})
-	}
-}
-
-// unprivileged runs the binary once as a user for whom modes of files count.
-func unprivileged(t *testing.T, dir string, args ...string) harness.Result {
-	t.Helper()
-	bin, err := harness.Build(harness.Holdfast)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if os.Geteuid() != 0 {
-		res, err := harness.RunHoldfast(t.Context(), bin, args...)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return res
-	}
-	// The other user may not be able to reach the repository. Another process writes
-	// the copy: a child that is started meanwhile would inherit a file of ours that is
-	// open for writing, and then nobody may execute it.
-	mine := filepath.Join(dir, "holdfast")
-	if out, err := exec.CommandContext(t.Context(), "cp", bin, mine).CombinedOutput(); err != nil {
-		t.Fatalf("copy the binary: %v: %s", err, out)
-	}
-	var stdout, stderr strings.Builder
-	cmd := exec.CommandContext(t.Context(), mine, args...)
-	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, &stdout, &stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
-	var exit *exec.ExitError
-	if err := cmd.Run(); err != nil && !errors.As(err, &exit) {
-		t.Fatal(err)
-	}
-	return harness.Result{Stdout: stdout.String(), Stderr: stderr.String(), Exit: cmd.ProcessState.ExitCode()}
-}
-
-// openDir is a directory that every user can reach.
-func openDir(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "hf-open-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	return dir
-}
-
-func TestAStateDirectoryThatCannotBeWrittenIsRefused(t *testing.T) {
-	t.Parallel()
-	s := newStand(t)
-	for _, tt := range []struct {
-		name  string
-		make  func(dir string) error
-		path  string
-		wants string // after the path
-	}{
-		{"read-only directory", func(dir string) error {
-			return os.Mkdir(filepath.Join(dir, "state"), 0o555)
-		}, "state", "permission denied: make it writable for this user, or set --state-dir"},
-		{"parent that is read-only", func(dir string) error {
-			return os.Mkdir(filepath.Join(dir, "parent"), 0o555)
-		}, "parent/state", "permission denied: create it writable for this user, or set --state-dir"},
-		{"directory of another user", func(dir string) error {
-			return os.Mkdir(filepath.Join(dir, "state"), 0o000)
-		}, "state", "permission denied: make it writable for this user, or set --state-dir"},
-		{"state file that cannot be read", func(dir string) error {
-			state := filepath.Join(dir, "state")
-			if err := errors.Join(os.Mkdir(state, 0o777), os.Chmod(state, 0o777)); err != nil {
-				return err
-			}
-			return os.WriteFile(filepath.Join(state, "state.json"), []byte("{}"), 0o000)
-		}, "state", "read state.json: permission denied: make it readable for this user"},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			dir := openDir(t)
-			if err := tt.make(dir); err != nil {
-				t.Fatal(err)
-			}
-			state := filepath.Join(dir, tt.path)
-			res := unprivileged(t, dir, "run", "--driver", "nats", "--etcd-endpoints", s.etcd.Endpoint(),
-				"--state-dir", state, "--probe-listen", "127.0.0.1:0", "--web-listen", "127.0.0.1:0")
-			want := fmt.Sprintf("holdfast: --state-dir %s: %s\n", state, tt.wants)
-			if res.Exit != 2 || res.Stderr != want {
-				t.Errorf("exit code %d, said %q; want 2, %q", res.Exit, res.Stderr, want)
-			}
-		})
-	}
-	if s.caughtUp(); len(s.history.Changes()) > 1 {
-		t.Errorf("something was written to etcd: %v", s.history.Changes())
 	}
 }
 
@@ -246,26 +153,6 @@ func TestAFullDiskIsSaidAndTheSidecarGoesOn(t *testing.T) {
 	}
 }
 
-func TestAFullDiskAtTheStartIsRefused(t *testing.T) {
-	t.Parallel()
-	s := newStand(t)
-	c := s.beside(s.broker("n1"))
-	smallDisk(t, c.StateDir)
-	s.ok(os.WriteFile(filepath.Join(c.StateDir, "lock"), []byte("0\n"), 0o600))
-	s.ok(fill(filepath.Join(c.StateDir, "ballast")))
-	s.ok(c.Start())
-	<-c.Exited()
-	code, err := c.ExitCode()
-	s.ok(err)
-	said := c.LogTail(1)
-	if !strings.HasPrefix(said, "holdfast: --state-dir "+c.StateDir+": ") || !strings.Contains(said, "no space left on device") || code != 2 {
-		t.Errorf("exit code %d, said %q; want 2, and --state-dir with the cause", code, said)
-	}
-	if s.caughtUp(); len(s.history.Changes()) > 1 {
-		t.Errorf("something was written to etcd: %v", s.history.Changes())
-	}
-}
-
 // A sidecar that is started again on a disk that takes nothing has all that it needs to read.
 func TestARestartOnADiskThatTakesNothingGoesOnWithTheSameLease(t *testing.T) {
 	t.Parallel()
@@ -279,18 +166,6 @@ func TestARestartOnADiskThatTakesNothingGoesOnWithTheSameLease(t *testing.T) {
 		{"full", []string{"--broker-pid-file"},
 			func(dir string) error { return fill(filepath.Join(dir, "ballast")) },
 			func(dir string) error { return os.Remove(filepath.Join(dir, "ballast")) }},
-		{"no inodes", []string{"--broker-pid-file"},
-			func(dir string) error {
-				err := unix.Mount("", dir, "", unix.MS_REMOUNT, "nr_inodes=32")
-				for i := 0; err == nil; i++ {
-					err = os.WriteFile(filepath.Join(dir, fmt.Sprint("ballast-", i)), nil, 0o600)
-				}
-				if errors.Is(err, unix.ENOSPC) {
-					err = nil
-				}
-				return err
-			},
-			func(dir string) error { return unix.Mount("", dir, "", unix.MS_REMOUNT, "nr_inodes=64") }},
 		{"read-only", nil, // a guard's lock would keep it writable
 			func(dir string) error { return unix.Mount("", dir, "", readOnly, "") },
 			func(dir string) error { return unix.Mount("", dir, "", unix.MS_REMOUNT, "") }},

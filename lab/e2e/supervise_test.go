@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -11,7 +10,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"holdfast/lab/harness"
 )
@@ -176,78 +174,4 @@ func TestTheGuardStopsTheChildOfAFrozenSidecarWhichStartsItAgain(t *testing.T) {
 	if got := c.history(); got != "started ended:fenced started" && got != "started ended:fenced held:fenced started" {
 		t.Error(got)
 	}
-}
-
-func TestWithRestartNeverTheEndOfTheBrokerEndsTheSidecar(t *testing.T) {
-	t.Parallel()
-	s := newStand(t)
-	c := s.supervised("n1", "--broker-restart", "never", "--lease-ttl", "60s")
-	c.run()
-	s.ok(c.AwaitReady(s.ctx, bound))
-	s.ok(syscall.Kill(c.awaitBroker(0), syscall.SIGKILL))
-	select {
-	case <-c.Exited():
-	case <-time.After(bound):
-		t.Fatal("the sidecar goes on")
-	}
-	if code, err := c.ExitCode(); err != nil || code != 1 {
-		t.Errorf("exit code %d, %v", code, err)
-	}
-	if tail := c.LogTail(3); !strings.Contains(tail, "holdfast: the broker has ended: process") || !strings.Contains(tail, "--broker-restart never") {
-		t.Error(tail)
-	}
-	s.unregistered("n1")
-}
-
-func TestABrokerThatCannotBeStartedIsASettingsError(t *testing.T) {
-	t.Parallel()
-	s := newStand(t)
-	n, err := s.lab.NewNATS(harness.NATSOptions{Name: "n1"})
-	s.ok(err)
-	c := s.beside(n)
-	c.SetFlags("--", "/no/such/broker")
-	s.ok(c.Start())
-	select {
-	case <-c.Exited():
-	case <-time.After(bound):
-		t.Fatal("the sidecar goes on")
-	}
-	if code, err := c.ExitCode(); err != nil || code != 2 {
-		t.Errorf("exit code %d, %v", code, err)
-	}
-	if tail := c.LogTail(3); !strings.Contains(tail, "holdfast: start the broker /no/such/broker: no such file or directory: give the path") {
-		t.Error(tail)
-	}
-}
-
-// A supervised broker that was stopped because etcd was away must not come back
-// before etcd does.
-func TestAFencedBrokerIsStartedAgainOnlyWhenEtcdAnswers(t *testing.T) {
-	t.Parallel()
-	s := newStand(t)
-	c := s.supervised("n1", "--guard", "off")
-	c.run()
-	s.ok(c.AwaitReady(s.ctx, bound))
-	pid := c.awaitBroker(0)
-	s.ok(s.etcd.Freeze())
-	t.Cleanup(func() { _ = s.etcd.Thaw() })
-	_, err := c.Await(s.ctx, standTTL+bound, "the detachment", func(st harness.Status) bool { return st.Attachment == "detached" })
-	s.ok(err)
-	if runs(pid) { // whoever stops it: the ladder's last step, or this test in its place
-		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
-			t.Fatal(err)
-		}
-	}
-	s.ok(harness.Await(s.ctx, bound, "the start to be held", func(context.Context) (bool, string) {
-		got := c.history()
-		return got == "started ended:fenced held:fenced", got
-	}))
-	for end := time.Now().Add(2 * time.Second); time.Now().Before(end); time.Sleep(harness.PollEvery) {
-		if now := c.child(); now != 0 {
-			t.Fatalf("process %d was started without etcd", now)
-		}
-	}
-	s.ok(s.etcd.Thaw())
-	c.awaitBroker(pid)
-	c.await("attachment", func(st harness.Status) bool { return st.Attachment == "attached" })
 }

@@ -41,9 +41,6 @@ func NewFront(l *Lab, target string) (*Front, error) {
 // Addr is the front's host:port.
 func (f *Front) Addr() string { return f.listener.Addr().String() }
 
-// Seed is what the garbage depends on.
-func (f *Front) Seed() uint64 { return f.seed }
-
 // Lead leads to another server from now on. Connections to the old one are closed.
 func (f *Front) Lead(target string) { f.change(func() { f.target = target }) }
 
@@ -66,17 +63,6 @@ func (f *Front) later(requests, answers time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.slow, f.delay = requests, answers
-}
-
-// NewSlowEndpoint is a URL of an etcd server on which everything takes this much longer
-// each way. It ends with the lab.
-func NewSlowEndpoint(l *Lab, e *Etcd, oneWay time.Duration) (url string, err error) {
-	f, err := NewFront(l, fmt.Sprintf("127.0.0.1:%d", e.Port))
-	if err != nil {
-		return "", err
-	}
-	f.later(oneWay, oneWay)
-	return "http://" + f.Addr(), nil
 }
 
 // Spoil makes garbage of the answers, also on connections that are open: about a

@@ -1,122 +1,14 @@
 package harness
 
 import (
-	"bufio"
 	"context"
-	"errors"
-	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"os/exec"
-	"strconv"
-	"strings"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 )
-
-// orphanVariable makes the test binary start a server, print its process id and hang.
-const orphanVariable = "HOLDFAST_LAB_TEST_ORPHAN"
-
-func TestMain(m *testing.M) {
-	if os.Getenv(orphanVariable) != "" {
-		l, err := New()
-		if err != nil {
-			panic(err)
-		}
-		n, err := l.StartNATS(context.Background(), NATSOptions{Name: "n1"})
-		if err != nil {
-			panic(err)
-		}
-		fmt.Println(n.PID(), l.Dir)
-		select {}
-	}
-	os.Exit(m.Run())
-}
-
-func gone(pid int) bool { return errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) }
-
-func TestCloseLeavesNothingBehind(t *testing.T) {
-	l, err := New()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	e, err := l.StartEtcd(t.Context(), EtcdOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	link, err := NewLink(l, e)
-	if err != nil {
-		t.Fatal(err)
-	}
-	n, err := l.StartNATS(t.Context(), NATSOptions{Name: "n1", Place: link.Place()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := n.Freeze(); err != nil {
-		t.Fatal(err)
-	}
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
-	for _, p := range []*Process{e.Process, n.Process} {
-		if !gone(p.PID()) {
-			t.Errorf("%s is still there", p.Name)
-		}
-	}
-	for _, path := range []string{l.Dir, "/run/netns/" + cmpOr(link.Place().Namespace, "none")} {
-		if _, err := os.Stat(path); err == nil {
-			t.Errorf("%s is still there", path)
-		}
-	}
-}
-
-func cmpOr(s, other string) string {
-	if s == "" {
-		return other
-	}
-	return s
-}
-
-func TestServersDieWithTheProcessThatStartedThem(t *testing.T) {
-	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), orphanVariable+"=1")
-	cmd.Stderr = os.Stderr
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	line, err := bufio.NewReader(out).ReadString('\n')
-	if err != nil {
-		t.Fatalf("read process id: %v", err)
-	}
-	first, dir, _ := strings.Cut(strings.TrimSpace(line), " ")
-	defer os.RemoveAll(dir)
-	pid, err := strconv.Atoi(first)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if gone(pid) {
-		t.Fatal("the server did not run")
-	}
-	cmd.Process.Kill()
-	cmd.Wait()
-	err = Await(t.Context(), Patience, "the server to be gone", func(context.Context) (bool, string) {
-		// Nobody may be there to reap it, so a zombie is as good as gone.
-		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-		return err != nil || strings.Contains(string(stat), ") Z "), string(stat)
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // probeServer is a sidecar as far as its probes go.
 func probeServer(t *testing.T) (s *Sidecar, ready, live *atomic.Int64) {

@@ -3,15 +3,12 @@ package harness
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
-	"strings"
 	"testing"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
-	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 )
 
@@ -109,91 +106,4 @@ func TestCutLetsNothingThroughAndHealLetsItGoOn(t *testing.T) {
 			t.Fatalf("put after the heal: %v", err)
 		}
 	})
-}
-
-func TestCutIsSilenceNotRefusal(t *testing.T) {
-	eachLink(t, func(t *testing.T, _ *Lab, _ *Etcd, link Link) {
-		if err := link.Cut(); err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
-		defer cancel()
-		conn, err := link.Place().DialContext(ctx, "tcp", strings.TrimPrefix(link.Endpoint(), "http://"))
-		if err == nil {
-			// A proxy cannot keep its kernel from shaking hands, only stay silent.
-			defer conn.Close()
-			conn.SetDeadline(time.Now().Add(500 * time.Millisecond))
-			if _, err = conn.Write([]byte("GET /health HTTP/1.0\r\n\r\n")); err == nil {
-				_, err = conn.Read(make([]byte, 1))
-			}
-		}
-		var timeout net.Error
-		if !errors.As(err, &timeout) || !timeout.Timeout() {
-			t.Fatalf("during the cut: %v, want a timeout", err)
-		}
-	})
-}
-
-// A real black hole leaves the sender's packets in flight; see netnsLink.
-func TestCutInANamespaceIsNotNoticedByTheSender(t *testing.T) {
-	if err := CanDropPackets(); err != nil {
-		t.Skip(err)
-	}
-	l := ForTest(t)
-	e, err := l.StartEtcd(t.Context(), EtcdOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	link, err := NewNetnsLink(l, e)
-	if err != nil {
-		t.Fatal(err)
-	}
-	conn, err := link.Place().DialContext(t.Context(), "tcp", strings.TrimPrefix(link.Endpoint(), "http://"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	raw, err := conn.(*net.TCPConn).SyscallConn()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := link.Cut(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := conn.Write([]byte("x")); err != nil {
-		t.Fatal(err)
-	}
-	inFlight := func(want func(*unix.TCPInfo) bool) {
-		t.Helper()
-		// After the heal TCP still waits out its own backoff, which has doubled a few times.
-		err := Await(t.Context(), Patience, "the sender's view", func(context.Context) (bool, string) {
-			var info *unix.TCPInfo
-			var optErr error
-			ctlErr := raw.Control(func(fd uintptr) { info, optErr = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO) })
-			if err := errors.Join(ctlErr, optErr); err != nil {
-				return false, err.Error()
-			}
-			return want(info), fmt.Sprintf("unacked %d, retransmits %d", info.Unacked, info.Retransmits)
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	inFlight(func(i *unix.TCPInfo) bool { return i.Unacked == 1 && i.Retransmits >= 2 })
-	if err := link.Heal(); err != nil {
-		t.Fatal(err)
-	}
-	inFlight(func(i *unix.TCPInfo) bool { return i.Unacked == 0 })
-}
-
-func TestProxyKeepsToTheHostIfTold(t *testing.T) {
-	t.Setenv(CutVariable, "proxy")
-	l := ForTest(t)
-	link, err := NewLink(l, &Etcd{Port: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if link.Kind() != "proxy" || link.Place() != (Place{}) {
-		t.Fatalf("%s in %s, want a proxy on the host", link.Kind(), link.Place())
-	}
 }

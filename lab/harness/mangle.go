@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/url"
-	"strings"
 	"sync"
 	"time"
 )
@@ -84,71 +83,4 @@ func (m *Mangler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	answer(w, r)
-}
-
-// Mangled are answers that no broker should give, by name.
-func Mangled() map[string]http.HandlerFunc {
-	return map[string]http.HandlerFunc{
-		"cut JSON":        say("application/json", `{"status":"ok","insta`),
-		"empty":           say("application/json", ``),
-		"null":            say("application/json", `null`),
-		"an empty object": say("application/json", `{}`),
-		"other kinds":     say("application/json", `{"status":1,"instance":[],"topics":"all","name":{},"capabilities":7}`),
-		"a name twice":    say("application/json", `{"status":"ok","status":"ok","instance":"x","instance":"y"}`),
-		"deep JSON":       say("application/json", strings.Repeat("[", 1<<20)),
-		"a page":          say("text/html", "<html><body>ok</body></html>"),
-		"terminal codes":  say("text/plain", "\x1b[2J\x1b]0;ok\a\r\nok"),
-		"bytes":           say("application/json", strings.Repeat("\x00\xff\xfe", 1000)),
-		"a redirect": func(w http.ResponseWriter, r *http.Request) {
-			http.Redirect(w, r, "http://192.0.2.1/", http.StatusTemporaryRedirect)
-		},
-		"an error":     func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "later", http.StatusServiceUnavailable) },
-		"hung":         func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() },
-		"huge":         endless(strings.Repeat(" ", 64<<10), 0),
-		"huge JSON":    endless(`{"is_active":true},`+strings.Repeat("x", 64<<10), 0),
-		"drop by drop": endless(" ", 10*time.Millisecond),
-		"closed halfway": func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Content-Length", "1000")
-			say("application/json", `{"status":`)(w, nil)
-			panic(http.ErrAbortHandler)
-		},
-		"another protocol": raw("SSH-2.0-OpenSSH_9.9\r\n"),
-		"endless head":     raw("HTTP/1.1 200 OK\r\nX: " + strings.Repeat("x", 1<<20)),
-		"reset":            raw(""),
-	}
-}
-
-func say(kind, body string) http.HandlerFunc {
-	return func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", kind)
-		_, _ = io.WriteString(w, body)
-	}
-}
-
-// endless says the same again and again until nobody listens.
-func endless(part string, pause time.Duration) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		for r.Context().Err() == nil {
-			if _, err := io.WriteString(w, part); err != nil || http.NewResponseController(w).Flush() != nil {
-				return
-			}
-			time.Sleep(pause)
-		}
-	}
-}
-
-// raw says that, whatever HTTP is, and resets the connection.
-func raw(text string) http.HandlerFunc {
-	return func(w http.ResponseWriter, _ *http.Request) {
-		conn, _, err := http.NewResponseController(w).Hijack()
-		if err != nil {
-			return
-		}
-		defer conn.Close()
-		_, _ = io.WriteString(conn, text)
-		if tcp, ok := conn.(*net.TCPConn); ok && text == "" {
-			_ = tcp.SetLinger(0)
-		}
-	}
 }
