@@ -170,8 +170,8 @@ weights: ## lines of code by room
 	{ n = split($$2, p, "/"); room = n > 1 ? p[1] : "verbs"; kind = "product"; \
 	  if ((room == "agent" || room == "recovery") && n > 2) room = p[1] "/" p[2]; \
 	  if ($$2 ~ /_test\.go$$|\/(brokertest|memory|guardtest|simulation)\/|^(standstill|internal)\//) kind = "tests"; \
-	  if ($$2 ~ /\.pb\.go$$/) kind = "generated"; \
 	  if (room == "lab" || room == "dashboards") kind = room; \
+	  if ($$2 ~ /\.pb\.go$$/) kind = "generated"; \
 	  if ($$2 ~ /(^|\/)(moves|moving)\/|(\/|_)moves?\.go$$/ && kind == "product") room = "moves"; \
 	  if (kind == "product") w[room] += $$1; sum[kind] += $$1 } \
 	END { for (r in w) printf "%-16s %7d\n", r, w[r] | "sort"; close("sort"); print ""; \

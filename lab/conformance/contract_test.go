@@ -10,15 +10,12 @@ import (
 	"mime"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"holdfast/brokerapi"
-	"holdfast/brokerapi/access"
 	"holdfast/brokerapi/httpapi"
 	"holdfast/lab/reference"
 	"holdfast/recovery/moves"
@@ -31,7 +28,6 @@ type witness struct {
 
 	mu    sync.Mutex
 	wrong []string
-	seen  map[string]bool // "GET /health 200"
 }
 
 // answered keeps what the broker answers on its way to who asked.
@@ -76,7 +72,6 @@ func (w *witness) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 			w.wrong = append(w.wrong, fmt.Sprintf("%s was asked: %v", name, err))
 		}
 	}
-	w.seen[fmt.Sprintf("%s %d", name, a.status)] = true
 }
 
 func (o *operation) judge(a *answered) error {
@@ -120,7 +115,7 @@ func witnessed(t *testing.T, o reference.Options) (*witness, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &witness{contract: loadContract(t), broker: b, seen: map[string]bool{}}
+	w := &witness{contract: loadContract(t), broker: b}
 	web := httptest.NewServer(w)
 	t.Cleanup(func() {
 		web.Close()
@@ -167,17 +162,9 @@ func raw(t *testing.T, method, url, kind, body string, header ...string) int {
 	return resp.StatusCode
 }
 
-// TestTheReferenceBrokerAndTheDriverKeepTheContract goes through every status that the
-// reference broker can give, by the driver where it would ask that.
+// TestTheReferenceBrokerAndTheDriverKeepTheContract goes through what the driver asks, and through requests
+// that are malformed: whatever is asked and answered is what the contract says.
 func TestTheReferenceBrokerAndTheDriverKeepTheContract(t *testing.T) {
-	seen := map[string]bool{}
-	note := func(w *witness) {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		for name := range w.seen {
-			seen[name] = true
-		}
-	}
 	fine := func(err error) {
 		t.Helper()
 		if err != nil {
@@ -207,14 +194,13 @@ func TestTheReferenceBrokerAndTheDriverKeepTheContract(t *testing.T) {
 		t.Errorf("%d topics", len(held.Serving))
 	}
 	fine(b.Withdraw(ctx, "/default/orders"))
-	other, peer := witnessed(t, reference.Options{})
+	_, peer := witnessed(t, reference.Options{})
 	moveThrough(ctx, t, b, openHTTP(t, httpapi.Config{AdminURL: peer}), url, peer)
 	refused("not_found", second(b.Extent(ctx, "/default/nowhere")))
 	refused("not_found", second(b.Seal(ctx, "/default/nowhere", "m1", false)))
 	refused("not_found", second(b.Resume(ctx, "/default/nowhere", "m1", nil, &moves.Extent{Empty: true})))
 	fine(second(b.Resume(ctx, "/default/undone", "m1", nil, nil)))
 	refused("not_found", second(b.Compare(ctx, "/default/nowhere", brokerapi.Peer{ID: "n2", URL: peer}, moves.Extent{Empty: true}, nil)))
-	note(other)
 	fine(b.SetMode(ctx, brokerapi.Drained, "test"))
 	refused("drained", b.Serve(ctx, "/default/orders", nil))
 	refused("drained", b.Accept(ctx, "/default/nowhere", nil, moves.Extent{Empty: true}, brokerapi.Peer{ID: "n2", URL: peer}))
@@ -252,81 +238,6 @@ func TestTheReferenceBrokerAndTheDriverKeepTheContract(t *testing.T) {
 		}
 		if code := raw(t, method, v1+path, "text/plain", `{}`); code != 415 {
 			t.Errorf("%s with text: answered %d", name, code)
-		}
-	}
-	note(w)
-
-	token := filepath.Join(t.TempDir(), "token")
-	fine(os.WriteFile(token, []byte("secret"), 0o600))
-	w, url = witnessed(t, reference.Options{TokenFile: token})
-	for name := range w.contract.operations {
-		method, path, _ := strings.Cut(name, " ")
-		if code := raw(t, method, url+contractBase+path, j, `{}`, "Authorization", "Bearer wrong"); code != 401 {
-			t.Errorf("%s with another token: %d", name, code)
-		}
-	}
-	fine(health(ctx, openHTTP(t, httpapi.Config{AdminURL: url, Files: access.Files{TokenFile: token}})))
-	note(w)
-
-	w, url = witnessed(t, reference.Options{Capabilities: []string{}})
-	none := openHTTP(t, httpapi.Config{AdminURL: url})
-	if err := none.Withdraw(ctx, "/a/b"); err == nil || !strings.Contains(err.Error(), "501 Not Implemented: not_implemented: ") {
-		t.Errorf("quiesce: %v", err)
-	}
-	fine(none.SetMode(ctx, brokerapi.Active, ""))
-	for name, call := range steps {
-		err := call(ctx, none, "/a/b", url)
-		if refused("not_implemented", err); !errors.Is(err, brokerapi.ErrRefused) || !strings.Contains(err.Error(), ": the broker does not move topics: ") {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-	note(w)
-
-	for _, can := range [][]string{nil, {"unload", "mode"}} { // all, and what it cannot quiesce is unloaded
-		dir := t.TempDir()
-		w, url = witnessed(t, reference.Options{Dir: filepath.Join(dir, "data"), Capabilities: can})
-		b = openHTTP(t, httpapi.Config{AdminURL: url})
-		fine(b.Serve(ctx, "/a/withdrawn", nil))
-		fine(b.Withdraw(ctx, "/a/withdrawn"))
-		fine(b.Serve(ctx, "/a/served", nil))
-		fine(b.Serve(ctx, "/a/sealed", nil))
-		sealed := moves.Extent{Empty: true}
-		if can == nil {
-			sealed, err = b.Seal(ctx, "/a/sealed", "m1", false)
-			fine(err)
-		}
-		if code := raw(t, "POST", url+"/client/make", "application/json", `{"topic":"/a/theirs"}`); code != 200 {
-			t.Fatal(code)
-		}
-		refused("foreign", b.Withdraw(ctx, "/a/theirs"))
-		fine(os.RemoveAll(filepath.Join(dir, "data")))
-		fine(os.WriteFile(filepath.Join(dir, "data"), nil, 0o600)) // nothing can be written below it
-		refused("internal", b.Serve(ctx, "/a/new", nil))
-		refused("internal", b.Withdraw(ctx, "/a/served"))
-		if can == nil {
-			_, peer := witnessed(t, reference.Options{})
-			p, n2 := openHTTP(t, httpapi.Config{AdminURL: peer}), brokerapi.Peer{ID: "n2", URL: peer}
-			for _, topic := range []string{"/a/other", "/a/sealed"} {
-				fine(p.Serve(ctx, topic, nil))
-				fine(second(p.Seal(ctx, topic, "m1", false)))
-			}
-			refused("internal", b.Accept(ctx, "/a/new", nil, sealed, n2))
-			refused("internal", second(b.Seal(ctx, "/a/served", "m1", false)))
-			refused("internal", second(b.Copy(ctx, "/a/other", "m1", n2, sealed, nil)))
-			refused("internal", second(b.Compare(ctx, "/a/sealed", n2, sealed, nil)))
-			refused("internal", second(b.Resume(ctx, "/a/sealed", "m1", nil, &sealed)))
-			refused("internal", b.Remove(ctx, "/a/sealed", "m1"))
-		}
-		refused("internal", b.SetMode(ctx, brokerapi.Drained, ""))
-		refused("unavailable", health(ctx, b))
-		note(w)
-	}
-
-	for name, o := range loadContract(t).operations {
-		for status := range o.responses {
-			if at := fmt.Sprintf("%s %d", name, status); !seen[at] && !beyondReference(at) {
-				t.Errorf("%s is in the contract, and the reference broker never answered it", at)
-			}
 		}
 	}
 }
@@ -427,17 +338,6 @@ func moveThrough(ctx context.Context, t *testing.T, from, to *httpapi.Broker, so
 	fine(from.Remove(ctx, topic, "m1"))
 	fine(second(to.Extent(ctx, topic)))
 	refused("does_not_fit", second(to.Compare(ctx, topic, n1, sealed, nil)))
-}
-
-// beyondReference are answers that the reference broker has no reason to give.
-func beyondReference(at string) bool {
-	switch at {
-	case "PUT /mode 202", "POST /topics/seal 202", "POST /topics/load 422": // it is quick, and takes any record
-		return true
-	case "GET /identity 500", "GET /topics 500", "GET /health 500", "POST /topics/extent 500": // nothing of it can fail
-		return true
-	}
-	return strings.HasSuffix(at, " 503") // it is there or not
 }
 
 // TestTheDriverUnderstandsEveryAnswerOfTheContract gives the driver each example: a success

@@ -16,7 +16,6 @@ import (
 	"holdfast/brokerapi/danube"
 	"holdfast/brokerapi/danube/danubepb"
 	"holdfast/lab/harness"
-	standin "holdfast/lab/standin/danube"
 )
 
 // danubeRaft is the stand-in for a Danube broker with Raft, a process, beside a second
@@ -24,18 +23,18 @@ import (
 type danubeRaft struct {
 	*harness.Danube
 	other    *harness.Danube
-	metadata *standin.Metadata
+	metadata *harness.Etcd // that nobody else knows
 }
 
 func launchDanubeRaft(t *testing.T) *danubeRaft {
 	t.Helper()
 	l := harness.ForTest(t)
-	m, err := l.StartDanubeMetadata()
+	m, err := l.StartEtcd(t.Context(), harness.EtcdOptions{})
 	do(t, err)
 	s := &danubeRaft{metadata: m}
 	objects := t.TempDir()
 	for name, d := range map[string]**harness.Danube{"d1": &s.Danube, "d2": &s.other} {
-		*d, err = l.StartDanube(t.Context(), harness.DanubeOptions{Name: name, Metadata: m.Addr, Objects: objects, Assign: 50 * time.Millisecond})
+		*d, err = l.StartDanube(t.Context(), harness.DanubeOptions{Name: name, Etcd: m.Endpoint(), Raft: true, Objects: objects, Assign: 50 * time.Millisecond})
 		do(t, err)
 		t.Cleanup(func() { noDisaster(t, *d) })
 	}
@@ -88,7 +87,7 @@ func (s *danubeRaft) Publish(topic string, data []byte) error {
 func (s *danubeRaft) Count(topic string) (n int, err error) {
 	err = s.where(topic, func(ctx context.Context, d *harness.Danube) error {
 		count, err := d.Client.Count(ctx, topic)
-		n = int(count.Next)
+		n = int(count)
 		return err
 	})
 	return n, err
@@ -129,9 +128,15 @@ func (s *danubeRaft) GiveAway(t *testing.T, topic string) {
 	s.moveTo(t, s.other, s.Danube, topic)
 }
 
+// has says whether the key is in the brokers' own metadata.
+func (s *danubeRaft) has(ctx context.Context, key string) bool {
+	found, err := s.metadata.Client().Get(ctx, key)
+	return err == nil && found.Count > 0
+}
+
 func (s *danubeRaft) moveTo(t *testing.T, to, from *harness.Danube, topic string) {
 	t.Helper()
-	if _, made := s.metadata.Keys()["/topics"+topic+"/delivery"]; !made {
+	if !s.has(bound(t), "/topics"+topic+"/delivery") {
 		_, err := s.Topics.CreateTopic(bound(t), &danubepb.NewTopicRequest{Name: topic, DispatchStrategy: danubepb.DispatchStrategy_Reliable})
 		do(t, err)
 	}
@@ -140,7 +145,7 @@ func (s *danubeRaft) moveTo(t *testing.T, to, from *harness.Danube, topic string
 			return true, ""
 		}
 		// An unload while the leader still assigns it is one of which nobody knows: destroyed.
-		if _, assigning := s.metadata.Keys()["/cluster/unassigned"+topic]; !assigning && serves(ctx, from, topic) {
+		if !s.has(ctx, "/cluster/unassigned"+topic) && serves(ctx, from, topic) {
 			if _, err := from.Topics.UnloadTopic(ctx, &danubepb.TopicRequest{Name: topic}); err != nil {
 				return false, err.Error()
 			}

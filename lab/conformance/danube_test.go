@@ -19,6 +19,7 @@ import (
 	"holdfast/brokerapi/danube"
 	"holdfast/cluster"
 	"holdfast/lab/harness"
+	standin "holdfast/lab/standin/danube"
 )
 
 // danubeEtcd is the stand-in for a Danube broker with etcd, a process, and its etcd. Its
@@ -87,7 +88,7 @@ func (s *danubeEtcd) Count(topic string) (int, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), harness.Patience)
 	defer cancel()
 	n, err := s.Danube.Count(ctx, topic)
-	return int(n.Here), err
+	return int(n), err
 }
 
 // Assign makes the topic that of the present life: what an earlier one had of it goes to
@@ -218,5 +219,44 @@ func TestATopicThatTheBrokerIsAboutToLoadIsNotPutAgain(t *testing.T) {
 	}
 	if st, err := s.Status(bound(t)); err != nil || st.Loads != 1 {
 		t.Errorf("%+v, %v", st, err)
+	}
+}
+
+// What the stand-in says that must never happen is what every scenario with it is judged by.
+func TestTheStandInOfDanubeTellsOfDisasters(t *testing.T) {
+	t.Parallel()
+	l := harness.ForTest(t)
+	e, err := l.StartEtcd(t.Context(), harness.EtcdOptions{})
+	do(t, err)
+	d, err := l.StartDanube(t.Context(), harness.DanubeOptions{Name: "d1", Etcd: e.Endpoint(), Assign: time.Hour})
+	do(t, err)
+	id, err := d.ID(bound(t))
+	do(t, err)
+	const topic = "/default/orders"
+	do(t, harness.CreateDanubeTopics(bound(t), e.Client(), topic))
+	key := (harness.Keys{}).Assignment(id, topic)
+	for _, step := range []struct {
+		do            func() error
+		loads, loaded int
+		told          []standin.Kind
+	}{
+		{func() error { _, err := e.Client().Put(bound(t), key, "null"); return err }, 1, 1, nil},
+		{func() error { _, err := e.Client().Put(bound(t), key, "null"); return err }, 2, 1, []standin.Kind{standin.LoadedTwice}},
+		{func() error { _, err := e.Client().Delete(bound(t), key); return err }, 2, 0, []standin.Kind{standin.LoadedTwice, standin.Destroyed}},
+	} {
+		do(t, step.do())
+		do(t, harness.Await(t.Context(), harness.Patience, "the broker to have seen it", func(ctx context.Context) (bool, string) {
+			st, err := d.Status(ctx)
+			return err == nil && st.Loads == step.loads && len(st.Loaded) == step.loaded, fmt.Sprint(st, err)
+		}))
+		all, err := d.Disasters()
+		do(t, err)
+		var told []standin.Kind
+		for _, disaster := range all {
+			told = append(told, disaster.Kind)
+		}
+		if !slices.Equal(told, step.told) {
+			t.Errorf("told of %v, want %v", all, step.told)
+		}
 	}
 }

@@ -1,14 +1,12 @@
 package conformance
 
 import (
+	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -20,37 +18,21 @@ import (
 	"holdfast/lab/harness"
 )
 
-// configured is a server with a configuration of its own, which knows $admin, $monitor and $dir.
-func configured(t *testing.T, conf string) *server {
+// configured is a server with more in its configuration.
+func configured(t *testing.T, o harness.NATSOptions) *server {
 	t.Helper()
-	bin, err := harness.Build(harness.NATSServer)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &server{bin: bin, name: "n1", dir: t.TempDir(), admin: freeAddress(t), monitor: freeAddress(t)}
-	conf = strings.NewReplacer("$admin", s.admin, "$monitor", s.monitor, "$dir", s.dir).Replace("server_name: n1\nlisten: \"$admin\"\njetstream { store_dir: \"$dir\" }\n" + conf)
-	file := filepath.Join(t.TempDir(), "nats.conf")
-	if err := os.WriteFile(file, []byte(conf), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	s.cmd = exec.Command(bin, "-c", file)
-	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := s.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { s.Kill(t) })
-	ctx := bound(t)
-	for {
-		conn, err := new(net.Dialer).DialContext(ctx, "tcp", s.admin)
+	o.Name = "n1"
+	n, err := harness.ForTest(t).NewNATS(o)
+	do(t, err)
+	do(t, n.Launch())
+	do(t, harness.Await(t.Context(), harness.Patience, "the server to listen", func(ctx context.Context) (bool, string) {
+		conn, err := n.Place.DialContext(ctx, "tcp", strings.TrimPrefix(n.URL(), "nats://"))
 		if err == nil {
 			conn.Close()
-			return s
 		}
-		if ctx.Err() != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+		return err == nil, fmt.Sprint(err)
+	}))
+	return &server{NATS: n}
 }
 
 func fileOf(t *testing.T, text string) string {
@@ -91,7 +73,7 @@ func TestNATSAsCompaniesRunIt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tls := fmt.Sprintf("https: \"$monitor\"\ntls { cert_file: %q, key_file: %q, ca_file: %q, verify: true }\n", cert, key, authority.CACert)
+	tls := fmt.Sprintf("tls { cert_file: %q, key_file: %q, ca_file: %q, verify: true }\n", cert, key, authority.CACert)
 	for _, c := range []struct {
 		name, conf string
 		with       func(*nats.Config)
@@ -102,14 +84,14 @@ func TestNATSAsCompaniesRunIt(t *testing.T) {
 		{"a token", `authorization { token: "a-token" }`, func(c *nats.Config) { c.TokenFile = fileOf(t, "a-token") }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s := configured(t, tls+c.conf)
-			cfg := nats.Config{AdminURL: "tls://" + s.admin, MonitorURL: "https://" + s.monitor, BrokerID: "n1",
+			s := configured(t, harness.NATSOptions{HTTPS: true, Extra: tls + c.conf})
+			cfg := nats.Config{AdminURL: strings.Replace(s.URL(), "nats", "tls", 1), MonitorURL: strings.Replace(s.MonitorURL(), "http", "https", 1), BrokerID: "n1",
 				Files: access.Files{CACert: authority.CACert, Cert: mine, Key: mineKey}}
 			c.with(&cfg)
 			b := opened(t, cfg)
 			healthy(t, b, "")
 			id, err := b.Probe(bound(t))
-			if err != nil || id.Name != "n1" || id.DataDir != s.dir {
+			if err != nil || id.Name != "n1" || id.DataDir != s.StoreDir {
 				t.Errorf("%+v, %v", id, err)
 			}
 			if err := b.Serve(bound(t), "/default/orders", nil); err != nil {
@@ -129,7 +111,6 @@ func TestNATSAsCompaniesRunIt(t *testing.T) {
 
 func TestARefusalOfNATSIsNoSilenceAndNamesItsCause(t *testing.T) {
 	t.Parallel()
-	const plain = "http: \"$monitor\"\n"
 	account := `accounts { A: { jetstream: enabled, users: [ {user: holdfast, password: secret} ], limits: { max_conn: 1 } } }`
 	for _, c := range []struct {
 		name, conf   string
@@ -144,7 +125,7 @@ func TestARefusalOfNATSIsNoSilenceAndNamesItsCause(t *testing.T) {
 		{"account limit", "max_connections: 3\n" + account, 1, "holdfast", "secret", `maximum account active connections exceeded`, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s := configured(t, plain+c.conf)
+			s := configured(t, harness.NATSOptions{Extra: c.conf})
 			var opts []client.Option
 			cfg := s.config()
 			if c.user != "" {
@@ -152,7 +133,7 @@ func TestARefusalOfNATSIsNoSilenceAndNamesItsCause(t *testing.T) {
 				opts = append(opts, client.UserInfo(c.user, c.file))
 			}
 			for range c.others {
-				nc, err := client.Connect("nats://"+s.admin, opts...)
+				nc, err := client.Connect(s.URL(), opts...)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -3,7 +3,6 @@ package conformance
 import (
 	"context"
 	"errors"
-	"strings"
 	"testing"
 
 	client "github.com/nats-io/nats.go"
@@ -12,40 +11,6 @@ import (
 	"holdfast/brokerapi"
 	"holdfast/recovery/moves"
 )
-
-// TestNATSForeseesWhatWouldFailOnceATopicIsSealed keeps topics from being withdrawn in vain, and from being
-// handed over to a server that cannot serve them.
-func TestNATSForeseesWhatWouldFailOnceATopicIsSealed(t *testing.T) {
-	t.Parallel()
-	betweenServers(t, func(t *testing.T, source, target mover) {
-		const topic = "/move/foreseen"
-		ctx := bound(t)
-		if err := target.Accept(ctx, topic, nil, moves.Extent{}, source.Peer()); err != nil {
-			t.Errorf("with nothing in the way: %v", err)
-		}
-		wantRefused := func(what string, err error, words string) {
-			t.Helper()
-			if !errors.Is(err, brokerapi.ErrRefused) || !strings.Contains(err.Error(), words) {
-				t.Errorf("%s: %v", what, err)
-			}
-		}
-		wantRefused("the source advertises the target's address", target.Accept(ctx, topic, nil, moves.Extent{}, target.Peer()), "--connect-url")
-		nobody := brokerapi.Peer{ID: "n9", URL: "nats://127.0.0.1:1"}
-		if err := target.Accept(ctx, topic, nil, moves.Extent{}, nobody); err == nil {
-			t.Error("a source that nobody reaches is fine")
-		}
-		if err := target.with(func(ctx context.Context, js jetstream.JetStream) error {
-			_, err := js.CreateStream(ctx, jetstream.StreamConfig{Name: "ALL", Subjects: []string{"move.>"}})
-			return err
-		}); err != nil {
-			t.Fatal(err)
-		}
-		wantRefused("another stream takes its messages", target.Accept(ctx, topic, nil, moves.Extent{}, source.Peer()), "ALL takes messages")
-		if err := target.Accept(ctx, topic, []byte(`{"subjects":["other"]}`), moves.Extent{}, source.Peer()); err != nil {
-			t.Errorf("with other subjects in its record: %v", err)
-		}
-	})
-}
 
 // TestNATSSaysOfASealedStreamThatItIsServedAgain is what a handover looks at: whoever publishes to one that
 // somebody else has put back would lose the message.

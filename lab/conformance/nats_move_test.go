@@ -30,7 +30,7 @@ func (s *server) Beside(t *testing.T) brokertest.Server {
 	return beside
 }
 
-func (s *server) Peer() brokerapi.Peer { return brokerapi.Peer{ID: s.name, URL: "nats://" + s.admin} }
+func (s *server) Peer() brokerapi.Peer { return brokerapi.Peer{ID: s.Name, URL: s.URL()} }
 
 func (s *server) Consume(topic, subscription string, n int) (data []string, err error) {
 	err = s.with(func(ctx context.Context, js jetstream.JetStream) error {
@@ -48,7 +48,7 @@ func (s *server) Consume(topic, subscription string, n int) (data []string, err 
 
 func (s *server) Attach(t *testing.T, topic, subscription string) (leave func()) {
 	t.Helper()
-	nc := must[*client.Conn](t)(client.Connect("nats://" + s.admin))
+	nc := must[*client.Conn](t)(client.Connect(s.URL()))
 	sub := must[*client.Subscription](t)(nc.SubscribeSync(nc.NewInbox()))
 	if err := nc.PublishRequest("$JS.API.CONSUMER.MSG.NEXT."+streamOf(topic)+"."+subscription, sub.Subject, []byte(`{"batch":100,"expires":60000000000}`)); err != nil {
 		t.Fatal(err)
@@ -443,67 +443,6 @@ func TestNATSSealsBehindWhatIsOnItsWay(t *testing.T) {
 	})
 }
 
-func TestNATSRefusesWhatCannotMoveAndSaysWhy(t *testing.T) {
-	t.Parallel()
-	bin, err := harness.Build(harness.NATSServer)
-	if err != nil {
-		t.Fatal(err)
-	}
-	source, target := sides(t, bin, bin)
-	ctx := bound(t)
-	for _, c := range []struct {
-		topic, want string
-		cfg         jetstream.StreamConfig
-	}{
-		{"/refused/memory", "it is in memory", jetstream.StreamConfig{Storage: jetstream.MemoryStorage}},
-		{"/refused/mirror", "from other streams", jetstream.StreamConfig{Mirror: &jetstream.StreamSource{Name: streamOf("/refused/memory")}}},
-		{"/refused/sources", "from other streams", jetstream.StreamConfig{Sources: []*jetstream.StreamSource{{Name: streamOf("/refused/memory")}}}},
-		{"/refused/markers", "the server itself appends", jetstream.StreamConfig{SubjectDeleteMarkerTTL: time.Minute, AllowMsgTTL: true, AllowRollup: true}},
-	} {
-		if err := source.with(func(ctx context.Context, js jetstream.JetStream) error {
-			cfg := c.cfg
-			if cfg.Name = streamOf(c.topic); cfg.Mirror == nil {
-				cfg.Subjects = []string{source.subject(c.topic)}
-			}
-			_, err := js.CreateStream(ctx, cfg)
-			return err
-		}); err != nil {
-			t.Fatal(err)
-		}
-		for what, call := range map[string]func() error{
-			"extent": func() error { _, err := source.Extent(ctx, c.topic); return err },
-			"seal":   func() error { _, err := source.Seal(ctx, c.topic, "m1", true); return err },
-		} {
-			if err := call(); !errors.Is(err, brokerapi.ErrRefused) || !strings.Contains(err.Error(), c.want) {
-				t.Errorf("%s of %s: %v, want %q", what, c.topic, err, c.want)
-			}
-		}
-		if held := must[brokerapi.Held](t)(source.Topics(ctx)); !slices.Contains(held.Serving, c.topic) {
-			t.Errorf("%s does not serve any more", c.topic)
-		}
-	}
-	const topic = "/move/orders"
-	if err := source.Serve(ctx, topic, nil); err != nil {
-		t.Fatal(err)
-	}
-	unsealed := func(what string, from brokerapi.Peer, want string) {
-		t.Helper()
-		if _, err := target.Copy(ctx, topic, "m1", from, moves.Extent{}, free); !errors.Is(err, brokerapi.ErrRefused) || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, want %q", what, err, want)
-		}
-	}
-	unsealed("not sealed", source.Peer(), "is not sealed")
-	sealed := must[moves.Extent](t)(source.Seal(ctx, topic, "m2", false))
-	unsealed("sealed by another", source.Peer(), "is not sealed by this move")
-	unsealed("itself", target.Peer(), "set --connect-url of n2")
-	unsealed("another name", brokerapi.Peer{ID: "n3", URL: source.Peer().URL}, `calls itself "n1"`)
-	unsealed("no address", brokerapi.Peer{ID: "n3", URL: "http://x"}, "set --connect-url there")
-	sealed.Bytes = 1 << 60
-	if err := target.Accept(ctx, topic, nil, sealed, source.Peer()); !errors.Is(err, brokerapi.ErrRefused) || !strings.Contains(err.Error(), "room") {
-		t.Errorf("accepted what there is no room for: %v", err)
-	}
-}
-
 func TestNATSSealsByForceOnlyWhatIsRead(t *testing.T) {
 	t.Parallel()
 	betweenServers(t, func(t *testing.T, source, target mover) {
@@ -540,7 +479,7 @@ func TestNATSSealsByForceOnlyWhatIsRead(t *testing.T) {
 				if err := side.with(func(ctx context.Context, js jetstream.JetStream) error {
 					c := must[jetstream.Consumer](t)(js.Consumer(ctx, streamOf(topic), "reader"))
 					if old := strings.HasPrefix(js.Conn().ConnectedServerVersion(), "2.9."); c.CachedInfo().Paused == old {
-						t.Errorf("at %s the consumer is paused: %v", side.name, !old)
+						t.Errorf("at %s the consumer is paused: %v", side.Name, !old)
 					}
 					return nil
 				}); err != nil {

@@ -19,7 +19,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/goleak"
 
-	"holdfast/brokerapi"
 	"holdfast/brokerapi/brokertest"
 	"holdfast/brokerapi/nats"
 	"holdfast/lab/harness"
@@ -277,121 +276,6 @@ func TestLoadFollowsTheRecordsSubjects(t *testing.T) {
 		s.subjects["/default/orders"] = "default.orders"
 		if err := s.Publish("/default/orders", nil); err == nil {
 			t.Error("the old subject still serves")
-		}
-	})
-}
-
-func TestRefusalsNameTopicCauseAndRemedy(t *testing.T) {
-	onEachServer(t, func(t *testing.T, bin string) {
-		s := launch(t, bin)
-		b := opened(t, s.config())
-		if err := s.with(func(ctx context.Context, js jetstream.JetStream) error {
-			for _, cfg := range []jetstream.StreamConfig{
-				{Name: "theirs", Subjects: []string{"default.taken"}},
-				{Name: streamOf("/default/sealed"), Subjects: []string{"default.sealed"}},
-				{Name: streamOf("/default/mirror"), Mirror: &jetstream.StreamSource{Name: "theirs"}},
-			} {
-				if _, err := js.CreateStream(ctx, cfg); err != nil {
-					return err
-				}
-			}
-			_, err := js.UpdateStream(ctx, jetstream.StreamConfig{Name: streamOf("/default/sealed"), Subjects: []string{"default.sealed"}, Sealed: true})
-			return err
-		}); err != nil {
-			t.Fatal(err)
-		}
-		for _, c := range []struct {
-			name string
-			err  error
-			want string
-		}{
-			{"subject taken", b.Serve(bound(t), "/default/taken", nil),
-				`load /default/taken: JetStream refused: subjects overlap with an existing stream (err_code 10065): change the other stream, or give this topic other subjects than ["default.taken"] in its record, /topics/default/taken = {"subjects":["…"]}`},
-			{"load sealed", b.Serve(bound(t), "/default/sealed", nil),
-				`load /default/sealed: stream hf+default+sealed is sealed, which cannot be undone: it accepts no messages and its subjects cannot change`},
-			{"quiesce sealed", b.Withdraw(bound(t), "/default/sealed"),
-				`quiesce /default/sealed: stream hf+default+sealed is sealed, which cannot be undone: it accepts no messages and its subjects cannot change`},
-			{"load mirror", b.Serve(bound(t), "/default/mirror", nil),
-				`load /default/mirror: stream hf+default+mirror is a mirror, which has no subjects of its own: remove the mirror setting, or the stream`},
-		} {
-			t.Run(c.name, func(t *testing.T) {
-				if c.err == nil || c.err.Error() != c.want {
-					t.Errorf("got  %v\nwant %s", c.err, c.want)
-				}
-			})
-		}
-	})
-}
-
-func TestIdentityOfAnotherServerIsRefused(t *testing.T) {
-	onEachServer(t, func(t *testing.T, bin string) {
-		s, other := launch(t, bin), launch(t, bin)
-		t.Run("other name", func(t *testing.T) {
-			cfg := s.config()
-			cfg.BrokerID = "n2"
-			_, err := opened(t, cfg).Probe(bound(t))
-			want := fmt.Sprintf(`--broker-admin nats://%s: the broker there calls itself "n1", --broker-id says "n2": point --broker-admin at n2's own address, or set --broker-id to n1`, s.admin)
-			if !errors.Is(err, brokerapi.ErrIdentity) || err.Error() != want {
-				t.Errorf("got  %v\nwant %s", err, want)
-			}
-		})
-		t.Run("monitor of another", func(t *testing.T) {
-			cfg := s.config()
-			cfg.MonitorURL = other.config().MonitorURL
-			b := opened(t, cfg)
-			for name, call := range map[string]func(context.Context) error{
-				"probe": func(ctx context.Context) error { _, err := b.Probe(ctx); return err },
-			} {
-				err := call(bound(t))
-				if !errors.Is(err, brokerapi.ErrIdentity) || !strings.Contains(err.Error(), "--broker-admin "+cfg.AdminURL) ||
-					!strings.Contains(err.Error(), "--nats-monitor "+cfg.MonitorURL) || !strings.HasSuffix(err.Error(), "set both to ports of the same server") {
-					t.Errorf("%s: %v", name, err)
-				}
-			}
-		})
-		t.Run("admin is the monitor", func(t *testing.T) {
-			cfg := s.config()
-			cfg.AdminURL = "nats://" + s.monitor
-			_, err := opened(t, cfg).Probe(bound(t))
-			if err == nil || !strings.HasPrefix(err.Error(), "--broker-admin nats://"+s.monitor+": not connected: ") {
-				t.Error(err)
-			}
-		})
-		t.Run("monitor is the admin", func(t *testing.T) {
-			cfg := s.config()
-			cfg.MonitorURL = "http://" + s.admin
-			_, err := opened(t, cfg).Probe(bound(t))
-			if err == nil || !strings.HasPrefix(err.Error(), "--nats-monitor http://"+s.admin) {
-				t.Error(err)
-			}
-		})
-	})
-}
-
-func TestAnUnnamedServerHasNoStableName(t *testing.T) {
-	onEachServer(t, func(t *testing.T, bin string) {
-		s := launch(t, bin)
-		s.Kill(t)
-		s.name = ""
-		s.Start(t)
-		cfg := s.config()
-		cfg.BrokerID = "n1"
-		id, err := opened(t, cfg).Probe(bound(t))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if id.Name != "" || id.Instance == "" || id.DataDir != s.dir {
-			t.Errorf("got %+v, want no name and data directory %s", id, s.dir)
-		}
-	})
-}
-
-func TestAServerWithoutJetStreamIsUnwellAndSaysWhatToDo(t *testing.T) {
-	onEachServer(t, func(t *testing.T, bin string) {
-		s := launch(t, bin, "-l", "")
-		b := opened(t, s.config())
-		if who, err := b.Probe(bound(t)); err == nil || !strings.Contains(err.Error(), "start nats-server with -js") || who.Name != "n1" {
-			t.Errorf("%+v, %v", who, err)
 		}
 	})
 }

@@ -3,24 +3,13 @@ package conformance
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"log/slog"
-	"net"
-	"net/http"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"strconv"
 	"strings"
-	"syscall"
 	"testing"
-	"time"
 
 	client "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"golang.org/x/sys/unix"
 
 	"holdfast/brokerapi"
 	"holdfast/brokerapi/nats"
@@ -32,147 +21,36 @@ const startBound = harness.Patience
 
 // server is one nats-server process and an ordinary client of it.
 type server struct {
+	*harness.NATS
 	bin      string
-	args     []string // beyond those that every server has
-	name     string
-	dir      string
-	admin    string // host:port
-	monitor  string
 	subjects map[string]string // topic to subject, where it is not ns.name
-	cmd      *exec.Cmd
-	log      *os.File
 }
 
-// launch starts a server that ends with the test. Without other args it has JetStream.
-func launch(t *testing.T, bin string, args ...string) *server {
-	t.Helper()
-	return launchNamed(t, bin, "n1", args...)
-}
+// launch starts a server that ends with the test.
+func launch(t *testing.T, bin string) *server { t.Helper(); return launchNamed(t, bin, "n1") }
 
-func launchNamed(t *testing.T, bin, name string, args ...string) *server {
+func launchNamed(t *testing.T, bin, name string) *server {
 	t.Helper()
-	s := &server{bin: bin, name: name, dir: t.TempDir(), admin: freeAddress(t), monitor: freeAddress(t), args: args}
-	if len(args) == 0 {
-		s.args = []string{"-js", "-sd", s.dir}
-	}
-	log, err := os.Create(filepath.Join(t.TempDir(), "log"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.log = log
-	t.Cleanup(func() {
-		if s.cmd != nil {
-			s.Kill(t)
-		}
-		if t.Failed() {
-			text, _ := os.ReadFile(log.Name())
-			t.Logf("nats-server said:\n%s", text)
-		}
-		log.Close()
-	})
+	n, err := harness.ForTest(t).NewNATS(harness.NATSOptions{Name: name, Binary: bin})
+	do(t, err)
+	s := &server{NATS: n, bin: bin}
 	s.Start(t)
 	return s
 }
 
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	port, release, err := harness.ReservePort()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = release() })
-	return net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
-}
-
-func port(address string) string {
-	_, p, _ := net.SplitHostPort(address)
-	return p
-}
-
 func (s *server) Start(t *testing.T) {
 	t.Helper()
-	args := []string{"-a", "127.0.0.1", "-p", port(s.admin), "-m", port(s.monitor)}
-	if s.name != "" {
-		args = append(args, "-n", s.name)
-	}
-	s.cmd = exec.Command(s.bin, append(args, s.args...)...)
-	s.cmd.Stdout, s.cmd.Stderr = s.log, s.log
-	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := s.cmd.Start(); err != nil {
-		t.Fatalf("start %s: %v", s.bin, err)
-	}
 	ctx, cancel := context.WithTimeout(context.Background(), startBound)
 	defer cancel()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		err := s.answers()
-		if err == nil {
-			return
-		}
-		select {
-		case <-ctx.Done():
-			t.Fatalf("nats-server does not answer within %v: %v", startBound, err)
-		case <-tick.C:
-		}
-	}
+	do(t, s.NATS.Start(ctx))
 }
 
-func (s *server) answers() error {
-	fast := http.Client{Timeout: time.Second}
-	defer fast.CloseIdleConnections()
-	resp, err := fast.Get("http://" + s.monitor + "/healthz?js-enabled-only=true")
-	if err != nil {
-		return err
-	}
-	_, _ = io.Copy(io.Discard, resp.Body)
-	resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("healthz answers %s", resp.Status)
-	}
-	nc, err := client.Connect("nats://"+s.admin, client.Timeout(time.Second))
-	if err != nil {
-		return err
-	}
-	nc.Close()
-	return nil
-}
-
-func (s *server) Kill(t *testing.T) {
-	t.Helper()
-	if err := s.cmd.Process.Kill(); err != nil {
-		t.Fatalf("kill: %v", err)
-	}
-	_ = s.cmd.Wait() // "signal: killed"
-	s.cmd = nil
-}
-
-// Freeze waits until all threads have stopped: the signal alone returns earlier.
-func (s *server) Freeze(t *testing.T) {
-	t.Helper()
-	s.signal(t, syscall.SIGSTOP)
-	for {
-		err := unix.Waitid(unix.P_PID, s.cmd.Process.Pid, nil, unix.WSTOPPED|unix.WEXITED|unix.WNOWAIT, nil)
-		if err == nil {
-			return
-		}
-		if !errors.Is(err, unix.EINTR) {
-			t.Fatalf("wait for the stop: %v", err)
-		}
-	}
-}
-
-func (s *server) Thaw(t *testing.T) { s.signal(t, syscall.SIGCONT) }
-
-func (s *server) signal(t *testing.T, sig syscall.Signal) {
-	t.Helper()
-	if err := s.cmd.Process.Signal(sig); err != nil {
-		t.Fatalf("%v: %v", sig, err)
-	}
-}
+func (s *server) Kill(t *testing.T)   { t.Helper(); do(t, s.NATS.Kill()) }
+func (s *server) Freeze(t *testing.T) { t.Helper(); do(t, s.NATS.Freeze()) }
+func (s *server) Thaw(t *testing.T)   { t.Helper(); do(t, s.NATS.Thaw()) }
 
 func (s *server) config() nats.Config {
-	return nats.Config{AdminURL: "nats://" + s.admin, MonitorURL: "http://" + s.monitor, BrokerID: s.name, Logger: slog.New(slog.DiscardHandler)}
+	return nats.Config{AdminURL: s.URL(), MonitorURL: s.MonitorURL(), BrokerID: s.Name, Logger: slog.New(slog.DiscardHandler)}
 }
 
 func (s *server) Open(t *testing.T) brokerapi.Broker {
@@ -186,7 +64,7 @@ func (s *server) Open(t *testing.T) brokerapi.Broker {
 
 // with runs use with a JetStream client of its own.
 func (s *server) with(use func(context.Context, jetstream.JetStream) error) error {
-	nc, err := client.Connect("nats://"+s.admin, client.NoReconnect())
+	nc, err := client.Connect(s.URL(), client.NoReconnect())
 	if err != nil {
 		return fmt.Errorf("connect: %w", err)
 	}

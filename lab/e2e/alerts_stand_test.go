@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"context"
-	"fmt"
 	"net"
 	"path/filepath"
 	"slices"
@@ -179,9 +178,6 @@ func (l *lane) suffers(f fault) {
 	for _, name := range f.alerts {
 		a := l.is(prom.Firing, name, labels...)
 		l.t.Logf("%s after %.1f s: %s", name, time.Since(began).Seconds(), a.Annotations["description"])
-		if f.play != nil {
-			l.wasPending(a, began)
-		}
 	}
 	mended := time.Now()
 	l.t.Logf("%s", f.repair)
@@ -199,21 +195,4 @@ func (l *lane) suffers(f fault) {
 			l.t.Errorf("by the fault %q fired %v, which must not", f.what, c)
 		}
 	}
-}
-
-// wasPending checks that an alert of a rule with a `for` was pending first.
-func (l *lane) wasPending(a prom.Alert, since time.Time) {
-	l.t.Helper()
-	changes, _ := l.prom.Changes()
-	for i := len(changes) - 1; i >= 0; i-- {
-		c := changes[i]
-		if c.At.Before(since) || c.Alert.State != prom.Firing || fmt.Sprint(c.Alert.Labels) != fmt.Sprint(a.Labels) {
-			continue
-		}
-		if hasFor(l.t, a.Name) != (c.From == prom.Pending) {
-			l.t.Errorf("%v: its rule has a for: %v", c, hasFor(l.t, a.Name))
-		}
-		return
-	}
-	l.t.Errorf("no change to %v since %v", a, since)
 }

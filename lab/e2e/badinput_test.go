@@ -3,12 +3,9 @@ package e2e
 import (
 	"context"
 	"fmt"
-	"net"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"holdfast/lab/harness"
 )
@@ -44,65 +41,6 @@ func (s *stand) nothingWritten() {
 			s.Errorf("written to etcd: %v", ch)
 		}
 	}
-}
-
-// refused checks exit code and message of both run and check.
-func (s *stand) refused(args []string, exit int, message string) {
-	s.Helper()
-	for _, verb := range []string{"run", "check"} {
-		res := s.command(append([]string{verb}, args...)...)
-		if res.Exit != exit || res.Stderr != "holdfast: "+message+"\n" {
-			s.Errorf("%s: exit code %d, said\n%swant %d and\nholdfast: %s", verb, res.Exit, res.Stderr, exit, message)
-		}
-	}
-}
-
-func TestWrongSettingsAreNamedWithValueAndRemedy(t *testing.T) {
-	t.Parallel()
-	s := newStand(t)
-	n := s.broker("n1")
-	file := filepath.Join(t.TempDir(), "holdfast.yaml")
-	for _, tt := range []struct {
-		name string
-		file string
-		args []string
-		want string
-	}{
-		{"unknown YAML key", "driver: nats\nlease_ttl: 32s\n", nil,
-			file + ":2: lease_ttl: unknown setting: did you mean lease-ttl?"},
-		{"unknown YAML key like no other", "zzz: 1\n", nil,
-			file + ":1: zzz: unknown setting: see 'holdfast run --help' for all settings"},
-		{"duration without a unit", "", []string{"--lease-ttl", "32"},
-			`--lease-ttl "32": not a duration: write a number with a unit, such as 32s`},
-		{"duration without a unit in the file", "lease-ttl: 32\n", nil,
-			file + `:1: lease-ttl "32": not a duration: write a number with a unit, such as 32s`},
-		{"margin as long as the TTL", "", []string{"--lease-ttl", "12s", "--lease-detach-margin", "12s"},
-			"--lease-detach-margin 12s: must be less than --lease-ttl 12s: leave it out for a third of the TTL, 4s"},
-		{"margin longer than the TTL", "", []string{"--lease-ttl", "12s", "--lease-detach-margin", "1m"},
-			"--lease-detach-margin 1m0s: must be less than --lease-ttl 12s: leave it out for a third of the TTL, 4s"},
-		{"renew interval that cannot make it", "", []string{"--lease-ttl", "12s", "--renew-interval", "6s"},
-			"--renew-interval 6s: a second attempt would not be answered before the fence point, 8s after the last renewal: at most 5.75s works"},
-		{"TTL below etcd's smallest", "", []string{"--lease-ttl", "1s"},
-			"--lease-ttl 1s: too short: etcd grants no less than 2s"},
-		{"unknown driver", "", []string{"--driver", "kafka"},
-			`--driver "kafka": unknown driver: known drivers: danube, http, nats, pulsar`},
-		{"password in a URL", "", []string{"--broker-admin", "nats://u:secret@127.0.0.1:4222"},
-			`--broker-admin "nats://u:xxxxx@127.0.0.1:4222": holds a user or password: secrets come only from files`},
-		{"scheme of another protocol", "", []string{"--broker-admin", "http://127.0.0.1:4222"},
-			`--broker-admin "http://127.0.0.1:4222": the scheme http does not work here: write nats://host:port`},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			s := *s
-			s.T = t
-			args := s.settings(n, tt.args...)
-			if tt.file != "" {
-				s.ok(os.WriteFile(file, []byte(tt.file), 0o600))
-				args = append(args, "--config", file)
-			}
-			s.refused(args, 2, tt.want)
-		})
-	}
-	s.nothingWritten()
 }
 
 func TestUnreachableEtcdFailsACheckAndIsWaitedForByRun(t *testing.T) {
@@ -158,22 +96,4 @@ func TestAStateDirectoryOfAnotherSidecarIsRefused(t *testing.T) {
 	if after := c.registration(); after.OfAnyRun() != reg.OfAnyRun() {
 		t.Errorf("registration %+v, want %+v", after, reg)
 	}
-}
-
-func TestAnAddressInUseIsNamed(t *testing.T) {
-	t.Parallel()
-	s := newStand(t)
-	n := s.broker("n1")
-	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	s.ok(err)
-	defer taken.Close()
-	for _, flag := range []string{"--probe-listen", "--web-listen"} {
-		start := time.Now()
-		res := s.command(append([]string{"run"}, s.settings(n, flag, taken.Addr().String())...)...)
-		want := fmt.Sprintf("holdfast: %s %s: bind: address already in use: free the address or set another\n", flag, taken.Addr())
-		if res.Exit != 2 || res.Stderr != want {
-			t.Errorf("exit code %d after %v, said\n%swant 2 and\n%s", res.Exit, time.Since(start), res.Stderr, want)
-		}
-	}
-	s.nothingWritten()
 }

@@ -96,22 +96,6 @@ func TestABrokerFrozenPastItsTTLComesBackDrained(t *testing.T) {
 	c.staysWell(pid)
 }
 
-// stoppedBeforeItsKeyIsGone checks that the broker's process ends, and then its key.
-func (s *stand) stoppedBeforeItsKeyIsGone(c *couple, reg harness.RegistrationKey) {
-	s.Helper()
-	ended := make(chan time.Time, 1)
-	exited := c.nats.Exited()
-	go func() { <-exited; ended <- time.Now() }()
-	gone := s.awaitChange("the expiry", reg.ModRevision, harness.DeletedKey(s.keys.Registration(c.id)))
-	select {
-	case at := <-ended:
-		inOrder(s, "the broker ended", at, "its key was gone", gone.At)
-		s.Logf("ended %v before the key was gone", gone.At.Sub(at).Round(time.Millisecond))
-	default:
-		s.Error(harness.Violation + "the broker runs, and its key is gone")
-	}
-}
-
 // Behind the ports is another broker. It is none of our business, and its topics least.
 func TestAnotherBrokerAtTheAdminPortIsLeftAlone(t *testing.T) {
 	t.Parallel()
@@ -152,37 +136,5 @@ func TestAnotherBrokerAtTheAdminPortIsLeftAlone(t *testing.T) {
 	c.neverReady(unready)
 	c.activate()
 	c.serves(ours)
-	c.staysWell(pid)
-}
-
-func TestABrokerWhoseAdminPortMovedIsFencedBeforeItsKeyIsGone(t *testing.T) {
-	t.Parallel()
-	s := newStand(t)
-	peer := s.couple("n2", steady...)
-	c := s.fronted("n1", "/default/a")
-	c.SetFlags("--broker-pid-file", c.nats.PIDFile)
-	s.ok(c.Kill())
-	c.run()
-	s.ok(c.AwaitReady(s.ctx, bound))
-	c.readyNow()
-	reg, moved, pid := c.registration(), peer.readyNow(), c.PID()
-	c.admin.SetDown(true)
-	c.monitor.SetDown(true)
-	s.stoppedBeforeItsKeyIsGone(c.couple, reg)
-	unready := c.awaitDown(moved, "--broker-admin nats://"+c.admin.Addr())
-	s.ok(c.nats.Start(s.ctx)) // by its supervisor, still elsewhere
-	s.pause(time.Second)
-	c.neverReady(unready)
-	c.admin.SetDown(false)
-	c.monitor.SetDown(false)
-	st := c.await("a decision", func(st harness.Status) bool { return st.Mode == "drained" && st.Registration.Present })
-	if st.Reason != "stale_restart" {
-		t.Errorf("drained with reason %s, want stale_restart: it was another process, and the peer lived on", st.Reason)
-	}
-	s.notServed(c.couple, "/default/a")
-	c.neverReady(unready)
-	c.activate()
-	c.serves("/default/a")
-	peer.alwaysReady(moved)
 	c.staysWell(pid)
 }

@@ -3,13 +3,10 @@ package e2e
 import (
 	"context"
 	"net"
-	"regexp"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
-
-	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"holdfast/lab/harness"
 )
@@ -129,42 +126,6 @@ func TestLeaveRegisteredHandsTheLeaseToTheNextSidecar(t *testing.T) {
 	}
 	if st := c.state(); st.Mode != "active" {
 		t.Errorf("mode %s (%s), want active", st.Mode, st.Reason)
-	}
-	c.stayedLive()
-}
-
-func TestAChangedValueIsKept(t *testing.T) {
-	t.Parallel()
-	s := newStand(t)
-	c := s.couple("n1")
-	before := c.registration()
-	for _, put := range []struct {
-		name string
-		addr string
-		op   clientv3.OpOption
-	}{
-		{"under our lease", "nats://192.0.2.1:4222", clientv3.WithIgnoreLease()},
-		{"and without a lease", "nats://192.0.2.2:4222", clientv3.WithLease(0)},
-	} {
-		value := regexp.MustCompile(`"admin_addr":"[^"]*"`).ReplaceAllString(before.Value, `"admin_addr":"`+put.addr+`"`)
-		_, err := s.etcd.Client().Put(s.ctx, s.keys.Registration("n1"), value, put.op)
-		s.ok(err)
-		s.ok(harness.Await(s.ctx, bound, "our lease on the key", func(context.Context) (bool, string) {
-			reg := c.registration()
-			return reg.Lease == before.Lease, reg.Value
-		}))
-		confirmed := c.metric(`holdfast_lease_renewals_total{result="confirmed"}`)
-		c.awaitMetric(`holdfast_lease_renewals_total{result="confirmed"}`, confirmed+2, bound)
-		if reg := c.registration(); reg.Value != value || reg.CreateRevision != before.CreateRevision {
-			t.Errorf("%s: registration %+v, want the value %s kept", put.name, reg, value)
-		}
-	}
-	// A restart of the sidecar says again what its settings say.
-	s.ok(c.Kill())
-	c.run()
-	s.ok(c.AwaitReady(s.ctx, bound))
-	if reg := c.registration(); reg.OfAnyRun() != before.OfAnyRun() {
-		t.Errorf("after a restart of the sidecar: %+v, want %+v", reg, before)
 	}
 	c.stayedLive()
 }

@@ -17,7 +17,7 @@ type httpCouple struct {
 
 func (s *stand) reference(name string, args ...string) *harness.Reference {
 	s.Helper()
-	r, err := s.lab.StartReference(s.ctx, harness.ReferenceOptions{Name: name, Args: args, HTTPS: strings.Contains(strings.Join(args, " "), "-tls-cert")})
+	r, err := s.lab.StartReference(s.ctx, harness.ReferenceOptions{Name: name, Args: args})
 	s.ok(err)
 	return r
 }

@@ -47,7 +47,7 @@ func TestBrokersThatHangTogetherKeepTheirRegistrationsAndAreStoppedByNobody(t *t
 			s.waitOut(2 * togetherTTL)
 			for _, n := range nodes {
 				n.held(want)
-				contains(t, n.says("status"), "nothing is stopped")
+				contains(t, n.verb("status"), "nothing is stopped")
 				text, err := n.sidecar.Metrics(s.ctx)
 				s.must(err)
 				if v, ok := seriesValue(text, "holdfast_ill_together"); !ok || v != 1 {

@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -37,16 +38,22 @@ func TestAKeyThatLostItsLeaseIsBoundToOursAgain(t *testing.T) {
 	for i, tt := range []struct {
 		name, said string
 		lease      clientv3.LeaseID
+		addr       string // admin address, if it is another: what somebody changed is kept
 	}{
-		{"no lease", "no lease", 0},
-		{"a foreign lease", "foreign lease", foreign.ID},
-		{"a foreign lease again", "foreign lease", foreign.ID},
+		{"no lease", "no lease", 0, ""},
+		{"a foreign lease", "foreign lease", foreign.ID, ""},
+		{"a foreign lease again", "foreign lease", foreign.ID, ""},
+		{"another value without a lease", "no lease", 0, "nats://192.0.2.2:4222"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			put, err := s.etcd.Client().Put(s.ctx, s.keys.Registration("n1"), before.Value, clientv3.WithLease(tt.lease))
+			value := before.Value
+			if tt.addr != "" {
+				value = regexp.MustCompile(`"admin_addr":"[^"]*"`).ReplaceAllString(value, `"admin_addr":"`+tt.addr+`"`)
+			}
+			put, err := s.etcd.Client().Put(s.ctx, s.keys.Registration("n1"), value, clientv3.WithLease(tt.lease))
 			s.ok(err)
 			fixed := s.awaitChange("the repair", put.Header.Revision, harness.PutKey(s.keys.Registration("n1")))
-			if fixed.CreateRevision != before.CreateRevision || fixed.Value != before.Value || fixed.Lease != int64(before.Lease) {
+			if fixed.CreateRevision != before.CreateRevision || fixed.Value != value || fixed.Lease != int64(before.Lease) {
 				t.Errorf("repaired to %v under lease %x, want the same bytes and create revision under lease %x", fixed, fixed.Lease, before.Lease)
 			}
 			if e := c.told(i+1, "registration", "repaired")[i]; !strings.Contains(e.From+e.Detail, tt.said) {
@@ -73,6 +80,13 @@ func TestAKeyThatLostItsLeaseIsBoundToOursAgain(t *testing.T) {
 		}
 	}
 	c.stayedLive()
+	// A restart of the sidecar says again what its settings say.
+	s.ok(c.Kill())
+	c.run()
+	s.ok(c.AwaitReady(s.ctx, bound))
+	if reg := c.registration(); reg.OfAnyRun() != before.OfAnyRun() {
+		t.Errorf("after a restart of the sidecar: %+v, want %+v", reg, before)
+	}
 }
 
 // theft is a way in which somebody else ends a registration.

@@ -3,6 +3,12 @@
 // the wrong outcome was absent all the while: by etcd's history of every change,
 // by what the probes answered, and by what publishers heard.
 //
+// What a broker of another kind shows in no other way is not played again: that each driver does to its
+// broker what the sidecar asks for is shown by lab/conformance; what is decided by the tables of recovery
+// and by agent/simulation, which plays whole sidecars in virtual time, also what takes minutes; that etcd's
+// endpoints are hedged by lab/clustertest; that a supervised process is found, stopped and started by
+// agent/process and agent/guard; and what a setting or an answer may not be by the tests of its package.
+//
 // Slow tests (over 20 s) are left out with -short.
 package e2e
 

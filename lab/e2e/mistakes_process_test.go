@@ -31,6 +31,48 @@ var processMistakes = []mistake{
 		message: `--lease-ttl "32": not a duration: write a number with a unit, such as 32s`,
 	},
 	{
+		name:    "a margin as long as the TTL",
+		command: "check {settings} --lease-ttl 12s --lease-detach-margin 12s",
+		exit:    2,
+		message: "--lease-detach-margin 12s: must be less than --lease-ttl 12s: leave it out for a third of the TTL, 4s",
+	},
+	{
+		name:    "a renew interval that cannot make it",
+		command: "run {settings} --lease-ttl 12s --renew-interval 6s",
+		exit:    2,
+		message: "--renew-interval 6s: a second attempt would not be answered before the fence point, 8s after the last renewal: at most 5.75s works",
+	},
+	{
+		name:    "a driver that there is not",
+		command: "run {settings} --driver kafka",
+		exit:    2,
+		message: `--driver "kafka": unknown driver: known drivers: danube, http, nats, pulsar`,
+	},
+	{
+		name:    "a password in a URL",
+		command: "run {settings} --broker-admin nats://u:secret@127.0.0.1:4222",
+		exit:    2,
+		message: `--broker-admin "nats://u:xxxxx@127.0.0.1:4222": holds a user or password: secrets come only from files`,
+	},
+	{
+		name:    "the scheme of another protocol",
+		command: "check {settings} --broker-admin http://127.0.0.1:4222",
+		exit:    2,
+		message: `--broker-admin "http://127.0.0.1:4222": the scheme http does not work here: write nats://host:port`,
+	},
+	{
+		name: "an address that is in use",
+		given: func(w *world) {
+			taken, err := net.Listen("tcp", "127.0.0.1:0")
+			w.ok(err)
+			w.Cleanup(func() { taken.Close() })
+			w.set("taken", taken.Addr())
+		},
+		command: "run {settings} --probe-listen {taken}",
+		exit:    2,
+		message: "--probe-listen {taken}: bind: address already in use: free the address or set another",
+	},
+	{
 		name: "a process name that several servers have",
 		given: func(w *world) {
 			w.broker("beside")

@@ -91,3 +91,12 @@ func TestALossDuringAPauseIsFencedAndDecidedAfterIt(t *testing.T) {
 	n1.verb("resume")
 	n1.withState(n1.awaitRegistered(gone.Revision), "drained", "registration_expired")
 }
+
+// revoke ends the node's lease by an outsider's hand, and returns the deletion.
+func (n *node) revoke() harness.Change {
+	n.t.Helper()
+	from := n.revision()
+	_, err := n.etcd.Client().Revoke(n.ctx, n.registration().Lease)
+	n.must(err)
+	return n.awaitExpiry(from)
+}

@@ -119,37 +119,6 @@ func TestASupervisedBrokerIsStartedAgainHearsSignalsAndIsStoppedFirst(t *testing
 	}
 }
 
-func TestTheBrokerOfAKilledSidecarGoesOnAndIsTakenOver(t *testing.T) {
-	t.Parallel()
-	s := newStand(t)
-	c := s.supervised("n1")
-	c.run()
-	s.ok(c.AwaitReady(s.ctx, bound))
-	pid := c.awaitBroker(0)
-	before := c.registration()
-
-	s.ok(c.Kill())
-	if !runs(pid) {
-		t.Fatal("the broker went with its sidecar")
-	}
-	s.ok(c.Start())
-	s.ok(c.AwaitReady(s.ctx, bound))
-	if now := c.awaitBroker(0); now != pid {
-		t.Errorf("process %d, was %d", now, pid)
-	}
-	if now := c.registration(); now.CreateRevision != before.CreateRevision {
-		t.Errorf("registered anew: %d, was %d", now.CreateRevision, before.CreateRevision)
-	}
-	if got := c.history(); got != "started adopted" {
-		t.Error(got)
-	}
-
-	// It can be stopped although it is another's child.
-	if code := c.terminate(); code != 0 || runs(pid) {
-		t.Errorf("exit code %d, broker runs: %t", code, runs(pid))
-	}
-}
-
 func TestTheGuardStopsTheChildOfAFrozenSidecarWhichStartsItAgain(t *testing.T) {
 	t.Parallel()
 	s := newSharedStand(t)

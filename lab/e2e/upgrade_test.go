@@ -2,19 +2,11 @@ package e2e
 
 import (
 	"errors"
-	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
-
 	"holdfast/lab/harness"
 )
-
-// recordVariable, if it is set, names a directory that gets what the version before leaves
-// behind: each sidecar's state directory, and all keys of etcd.
-const recordVariable = "HOLDFAST_LAB_RECORD"
 
 // Three brokers go to the new version and back, one at a time. One is drained by an operator all
 // the while, and another is cut off from etcd for nine tenths of its lease.
@@ -50,9 +42,6 @@ func TestAnUpgradeAndARollbackChangeNothing(t *testing.T) {
 	publishers := map[*node]*traffic{nodes[0]: nodes[0].publishAlways(), nodes[2]: nodes[2].publishAlways()}
 	for _, tr := range publishers {
 		tr.await(served, time.Now())
-	}
-	if dir := os.Getenv(recordVariable); dir != "" {
-		s.record(dir, nodes)
 	}
 
 	for _, step := range []struct {
@@ -148,21 +137,4 @@ func (n *node) cutUntilNearTheDeadline() time.Time {
 		return time.Time{}
 	}
 	return healed
-}
-
-// record keeps what the sidecars left behind.
-func (s *stage) record(dir string, nodes []*node) {
-	s.t.Helper()
-	for _, n := range nodes {
-		s.must(os.CopyFS(filepath.Join(dir, n.id), os.DirFS(n.sidecar.StateDir)))
-	}
-	res, err := s.etcd.Client().Get(s.ctx, "/", clientv3.WithPrefix())
-	s.must(err)
-	f, err := os.Create(filepath.Join(dir, "keys.txt"))
-	s.must(err)
-	defer f.Close()
-	for _, kv := range res.Kvs {
-		_, err := f.WriteString(string(kv.Key) + "\t" + string(kv.Value) + "\n")
-		s.must(err)
-	}
 }

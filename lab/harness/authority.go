@@ -4,7 +4,6 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
-	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
@@ -74,23 +73,4 @@ func (a *Authority) IssueUntil(name string, end time.Time) (certFile, keyFile st
 func (a *Authority) write(name, kind string, der []byte) (path string, err error) {
 	path = filepath.Join(a.dir, name+".pem")
 	return path, os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600)
-}
-
-// client is the TLS of a client that trusts the authority and shows a certificate of it.
-func (a *Authority) client(name string) (*tls.Config, error) {
-	certFile, keyFile, err := a.Issue(name)
-	if err != nil {
-		return nil, err
-	}
-	pair, err := tls.LoadX509KeyPair(certFile, keyFile)
-	if err != nil {
-		return nil, fmt.Errorf("read certificate of %s: %w", name, err)
-	}
-	ca, err := os.ReadFile(a.CACert)
-	if err != nil {
-		return nil, fmt.Errorf("read certificate of the authority: %w", err)
-	}
-	pool := x509.NewCertPool()
-	pool.AppendCertsFromPEM(ca)
-	return &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}, nil
 }

@@ -17,7 +17,6 @@ type Program string
 // The programs of the lab.
 const (
 	Holdfast     Program = "holdfast"
-	HoldfastRace Program = "holdfast-race" // with the race detector; needs a C compiler
 	EtcdServer   Program = "etcd"
 	NATSServer   Program = "nats-server"
 	DanubeServer Program = "danubed" // the stand-in for a Danube broker
@@ -37,11 +36,6 @@ var recipes = map[Program]recipe{
 		dir:  ".",
 		env:  []string{"CGO_ENABLED=0"},
 		args: []string{"-tags", "grpcnotrace,urfave_cli_no_docs", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "."},
-	},
-	HoldfastRace: {
-		dir:  ".",
-		env:  []string{"CGO_ENABLED=1"},
-		args: []string{"-race", "-buildvcs=false", "."},
 	},
 	EtcdServer:      {dir: "lab", args: []string{"go.etcd.io/etcd/server/v3"}},
 	ReferenceBroker: {dir: "lab", args: []string{"./reference/cmd"}},

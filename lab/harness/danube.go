@@ -13,7 +13,6 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
-	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 
 	"holdfast/brokerapi/danube/danubepb"
@@ -31,17 +30,17 @@ type DanubeOptions struct {
 	Host string        // where it listens; default 127.0.0.1
 	TTL  time.Duration // of the broker's own registration; default 32 s. All its periods keep their proportion
 
-	Etcd     string // release 0.7: endpoint of etcd as seen from the place
-	Metadata string // release 0.8 with Raft: host:port of the metadata as seen from the place
+	Etcd string // endpoint of the etcd with its metadata, as seen from the place
+	// Raft is for a later release. Brokers have their metadata among themselves: give them an etcd
+	// that no sidecar is told of.
+	Raft bool
 
 	Objects string // directory that brokers share, for sealed logs
 	// Assign is how long the leader takes to assign a topic; default 200 ms with release
 	// 0.7, where a leader that is quicker than the broker that unloads makes it destroy the
 	// topic; negative: nothing.
 	Assign time.Duration
-	// Cert and Key are PEM files, with which it speaks TLS, and Token what it asks for.
-	Cert, Key, Token string
-	Args             []string // added; see danubed --help
+	Args   []string // added; see danubed --help
 }
 
 // Danube is the stand-in for a Danube broker as a process. Its name, data and ports
@@ -54,10 +53,8 @@ type Danube struct {
 	DataDir                            string
 	Brokers                            danubepb.BrokerAdminClient
 	Topics                             danubepb.TopicAdminClient
-	Cluster                            danubepb.ClusterAdminClient
 	Discovery                          danubepb.DiscoveryClient
 	host                               string
-	raft                               bool
 }
 
 // NewDanube prepares a broker without starting it.
@@ -71,33 +68,23 @@ func (l *Lab) NewDanube(o DanubeOptions) (*Danube, error) {
 		o.Binary = bin
 	}
 	if o.TTL == 0 {
-		o.TTL = danube.RealTimes().TTL
+		o.TTL = danube.RealTTL
 	}
-	if o.Assign == 0 && o.Metadata == "" {
+	if o.Assign == 0 && !o.Raft {
 		o.Assign = 200 * time.Millisecond
 	}
 	ports, err := l.ports(3)
 	if err != nil {
 		return nil, fmt.Errorf("prepare Danube broker %s: %w", o.Name, err)
 	}
-	d := &Danube{ClientPort: ports[0], AdminPort: ports[1], MetricsPort: ports[2], DataDir: filepath.Join(l.Dir, o.Name), host: o.Host, raft: o.Metadata != ""}
+	d := &Danube{ClientPort: ports[0], AdminPort: ports[1], MetricsPort: ports[2], DataDir: filepath.Join(l.Dir, o.Name), host: o.Host}
 	if err := os.MkdirAll(d.DataDir, 0o755); err != nil {
 		return nil, fmt.Errorf("prepare Danube broker %s: %w", o.Name, err)
 	}
 	args := []string{
 		"--data-dir", d.DataDir, "--client", d.ClientAddr(), "--admin", d.AdminAddr(), "--metrics", d.MetricsAddr(),
 		"--ttl", o.TTL.String(), "--assign-delay", max(o.Assign, 0).String(), "--objects", o.Objects,
-	}
-	if o.Cert != "" {
-		args = append(args, "--tls-cert", o.Cert, "--tls-key", o.Key)
-	}
-	if o.Token != "" {
-		args = append(args, "--token", o.Token)
-	}
-	if d.raft {
-		args = append(args, "--release", "0.8", "--metadata", o.Metadata)
-	} else {
-		args = append(args, "--release", "0.7", "--etcd", o.Etcd)
+		"--etcd", o.Etcd, "--raft=" + strconv.FormatBool(o.Raft),
 	}
 	d.Process = l.newProcess(o.Name, o.Place, o.Binary, append(args, o.Args...))
 	if o.Real != "" {
@@ -106,32 +93,24 @@ func (l *Lab) NewDanube(o DanubeOptions) (*Danube, error) {
 		}
 	}
 	l.own(d.Process)
-	client, err := d.dial(l, o, d.ClientAddr())
+	client, err := d.dial(l, d.ClientAddr())
 	if err != nil {
 		return nil, err
 	}
-	admin, err := d.dial(l, o, d.AdminAddr())
+	admin, err := d.dial(l, d.AdminAddr())
 	if err != nil {
 		return nil, err
 	}
 	d.Client, d.Discovery = danube.NewClient(client), danubepb.NewDiscoveryClient(client)
-	d.Brokers, d.Topics, d.Cluster = danubepb.NewBrokerAdminClient(admin), danubepb.NewTopicAdminClient(admin), danubepb.NewClusterAdminClient(admin)
+	d.Brokers, d.Topics = danubepb.NewBrokerAdminClient(admin), danubepb.NewTopicAdminClient(admin)
 	return d, nil
 }
 
 // dial makes a connection from inside the place that is quick to find a broker that came
 // back. It ends with the lab.
-func (d *Danube) dial(l *Lab, o DanubeOptions, addr string) (*grpc.ClientConn, error) {
-	transport := insecure.NewCredentials()
-	if o.Cert != "" {
-		var err error
-		if transport, err = credentials.NewClientTLSFromFile(o.Cert, ""); err != nil {
-			return nil, fmt.Errorf("connect to %s: %w", d.Name, err)
-		}
-	}
+func (d *Danube) dial(l *Lab, addr string) (*grpc.ClientConn, error) {
 	c, err := grpc.NewClient("passthrough:///"+addr,
-		grpc.WithTransportCredentials(transport),
-		grpc.WithPerRPCCredentials(danubeToken(o.Token)),
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) { return d.Place.DialContext(ctx, "tcp", addr) }),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: 20 * time.Millisecond, Multiplier: 1.5, Jitter: 0.2, MaxDelay: 200 * time.Millisecond},
@@ -143,20 +122,6 @@ func (d *Danube) dial(l *Lab, o DanubeOptions, addr string) (*grpc.ClientConn, e
 	l.onClose(c.Close)
 	return c, nil
 }
-
-// danubeToken is borne by each call of the lab's own clients; empty: by none.
-type danubeToken string
-
-// GetRequestMetadata implements credentials.PerRPCCredentials.
-func (t danubeToken) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
-	if t == "" {
-		return nil, nil
-	}
-	return map[string]string{"authorization": "Bearer " + string(t)}, nil
-}
-
-// RequireTransportSecurity implements credentials.PerRPCCredentials.
-func (danubeToken) RequireTransportSecurity() bool { return false }
 
 // StartDanube prepares and starts a broker and waits until it is up.
 func (l *Lab) StartDanube(ctx context.Context, o DanubeOptions) (*Danube, error) {
@@ -223,20 +188,4 @@ func CreateDanubeTopics(ctx context.Context, c *clientv3.Client, topics ...strin
 		}
 	}
 	return nil
-}
-
-// StartDanubeMetadata starts what brokers with Raft have among themselves, in this
-// process and on every address of the host. It ends with the lab.
-func (l *Lab) StartDanubeMetadata() (*danube.Metadata, error) {
-	port, err := l.Port()
-	if err != nil {
-		return nil, err
-	}
-	m, err := danube.StartMetadata(net.JoinHostPort("", strconv.Itoa(port)))
-	if err != nil {
-		return nil, err
-	}
-	m.Addr = "127.0.0.1:" + strconv.Itoa(port)
-	l.onClose(func() error { m.Close(); return nil })
-	return m, nil
 }

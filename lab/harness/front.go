@@ -2,26 +2,21 @@ package harness
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"sync"
 	"time"
-
-	"holdfast/internal/testseed"
 )
 
 // Front is a TCP port in front of a server's, through which the server looks ill
 // while it is well. It listens on the loopback of the host and ends with the lab.
 type Front struct {
 	listener net.Listener
-	seed     uint64
 
 	mu     sync.Mutex
 	target string
 	down   bool
-	slow   time.Duration // of requests
-	delay  time.Duration // of answers
-	spoil  bool
+	delay  time.Duration         // of answers
+	whole  chan struct{}         // closed while what comes is passed on
 	conns  map[net.Conn]struct{} // both sides; nil after close
 	all    sync.WaitGroup
 }
@@ -32,7 +27,8 @@ func NewFront(l *Lab, target string) (*Front, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start front: %w", err)
 	}
-	f := &Front{listener: listener, seed: testseed.Value(), target: target, conns: map[net.Conn]struct{}{}}
+	f := &Front{listener: listener, target: target, conns: map[net.Conn]struct{}{}, whole: make(chan struct{})}
+	close(f.whole)
 	f.all.Go(f.serve)
 	l.onClose(f.close)
 	return f, nil
@@ -56,25 +52,40 @@ func (f *Front) SetDown(down bool) { f.change(func() { f.down = down }) }
 
 // Delay makes each answer this much later, also on connections that are open. A request
 // is not delayed.
-func (f *Front) Delay(d time.Duration) { f.later(0, d) }
-
-// later delays requests and answers from now on.
-func (f *Front) later(requests, answers time.Duration) {
+func (f *Front) Delay(d time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.slow, f.delay = requests, answers
+	f.delay = d
 }
 
-// Spoil makes garbage of the answers, also on connections that are open: about a
-// quarter of the bytes are others. Connections are closed when it is undone, as a
-// stream that was garbled has no end.
-func (f *Front) Spoil(on bool) {
+// hold keeps back all that is said, in both directions, until it is undone: then it is passed
+// on, as retransmission would.
+func (f *Front) hold(held bool) {
 	f.mu.Lock()
-	f.spoil = on
-	f.mu.Unlock()
-	if !on {
-		f.change(func() {})
+	defer f.mu.Unlock()
+	switch is := !isClosed(f.whole); {
+	case held && !is && f.conns != nil:
+		f.whole = make(chan struct{})
+	case !held && is:
+		close(f.whole)
 	}
+}
+
+func isClosed(c chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// gate waits while all is held.
+func (f *Front) gate() {
+	f.mu.Lock()
+	whole := f.whole
+	f.mu.Unlock()
+	<-whole
 }
 
 func (f *Front) change(do func()) {
@@ -87,18 +98,19 @@ func (f *Front) change(do func()) {
 }
 
 func (f *Front) serve() {
-	for n := uint64(0); ; n++ {
+	for {
 		down, err := f.listener.Accept()
 		if err != nil {
 			return // closed
 		}
-		f.all.Go(func() { f.carry(down, rand.New(rand.NewPCG(f.seed, n))) })
+		f.all.Go(func() { f.carry(down) })
 	}
 }
 
 // carry serves one connection to its end.
-func (f *Front) carry(down net.Conn, garbage *rand.Rand) {
+func (f *Front) carry(down net.Conn) {
 	defer down.Close()
+	f.gate()
 	f.mu.Lock()
 	target, refuse := f.target, f.down
 	f.mu.Unlock()
@@ -125,25 +137,12 @@ func (f *Front) carry(down net.Conn, garbage *rand.Rand) {
 	}()
 	var requests sync.WaitGroup
 	requests.Go(func() {
-		carryLate(up, down, func([]byte) time.Duration { f.mu.Lock(); defer f.mu.Unlock(); return f.slow })
+		f.pass(up, down, func() time.Duration { return 0 })
 		up.Close()
 	})
-	carryLate(down, up, func(answer []byte) time.Duration { return f.answer(answer, garbage) })
+	f.pass(down, up, func() time.Duration { f.mu.Lock(); defer f.mu.Unlock(); return f.delay })
 	down.Close()
 	requests.Wait()
-}
-
-// answer spoils what the server says if it is to be spoilt, and says how much later it
-// comes.
-func (f *Front) answer(b []byte, garbage *rand.Rand) time.Duration {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for i := range b {
-		if f.spoil && garbage.IntN(4) == 0 {
-			b[i] = byte(garbage.Uint32())
-		}
-	}
-	return f.delay
 }
 
 // late is what was read and when it is due.
@@ -152,19 +151,20 @@ type late struct {
 	due   time.Time
 }
 
-// carryLate moves what src says to dst, in order, with any number of bytes under way,
-// until one of them ends. by is told what was read, may change it, and returns how much
-// later it is due.
-func carryLate(dst, src net.Conn, by func([]byte) time.Duration) {
+// pass moves what src says to dst, in order, with any number of bytes under way,
+// until one of them ends. by is how much later it is due.
+func (f *Front) pass(dst, src net.Conn, by func() time.Duration) {
 	said := make(chan late, 1024)
 	var telling sync.WaitGroup
 	telling.Go(func() {
 		for s := range said {
 			time.Sleep(time.Until(s.due))
+			f.gate()
 			if _, err := dst.Write(s.bytes); err != nil {
 				src.Close() // so that nothing more is said
 			}
 		}
+		f.gate() // an end is not heard of, either
 	})
 	defer telling.Wait()
 	defer close(said)
@@ -172,7 +172,7 @@ func carryLate(dst, src net.Conn, by func([]byte) time.Duration) {
 		b := make([]byte, 32<<10)
 		n, err := src.Read(b)
 		if n > 0 {
-			said <- late{b[:n], time.Now().Add(by(b[:n]))}
+			said <- late{b[:n], time.Now().Add(by())}
 		}
 		if err != nil {
 			return
@@ -188,6 +188,7 @@ func (f *Front) close() error {
 	}
 	f.conns = nil
 	f.mu.Unlock()
+	f.hold(false)
 	f.all.Wait()
 	if err != nil {
 		return fmt.Errorf("stop front: %w", err)

@@ -18,6 +18,7 @@ type NATSOptions struct {
 	Place  Place
 	Binary string // default: built by the lab
 	Extra  string // added to the configuration file
+	HTTPS  bool   // of the monitoring port, with the certificate that Extra names
 }
 
 // NATS is one NATS server. Its name, store and ports survive its lives.
@@ -54,9 +55,13 @@ func (l *Lab) NewNATS(o NATSOptions) (*NATS, error) {
 		http:     httpClient(o.Place.DialContext, time.Second),
 	}
 	conf := filepath.Join(dir, "nats.conf")
-	text := fmt.Sprintf("server_name: %q\nlisten: \"0.0.0.0:%d\"\nhttp: \"0.0.0.0:%d\"\npid_file: %q\n"+
+	scheme := "http"
+	if o.HTTPS {
+		scheme = "https"
+	}
+	text := fmt.Sprintf("server_name: %q\nlisten: \"0.0.0.0:%d\"\n%s: \"0.0.0.0:%d\"\npid_file: %q\n"+
 		"jetstream { store_dir: %q, max_memory_store: 64MB, max_file_store: 8GB }\n%s\n",
-		o.Name, n.Port, n.MonitorPort, n.PIDFile, n.StoreDir, o.Extra)
+		o.Name, n.Port, scheme, n.MonitorPort, n.PIDFile, n.StoreDir, o.Extra)
 	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
 		return nil, fmt.Errorf("prepare NATS server %s: %w", o.Name, err)
 	}

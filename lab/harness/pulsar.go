@@ -23,16 +23,9 @@ import (
 
 // PulsarOptions says how a stand-in of a Pulsar broker is started.
 type PulsarOptions struct {
-	Name           string // of the process; required
-	Host           string // what it advertises; default 127.0.0.1
-	Place          Place
-	Binary         string        // default: built by the lab
-	Etcd           string        // URL of its metadata store, as seen from its place; required
-	Data           string        // directory of the messages; default: one for all of the lab
+	Name           string        // of the process; required
+	Etcd           string        // URL of its metadata store; required
 	SessionTimeout time.Duration // default 3 s
-	TLS            *Authority    // speak TLS alone, and want a certificate of the authority; nil: no TLS
-	Token          string        // file with the token that its admin API wants; empty: none
-	Args           []string      // added
 }
 
 // PulsarCluster is the name of the lab's Pulsar cluster.
@@ -48,55 +41,29 @@ type Pulsar struct {
 	StatusFile string
 	host       string // of the loopback
 	data       string
-	tls        bool
-	token      string
 	http       *http.Client
 }
 
 // NewPulsar prepares a broker without starting it.
 func (l *Lab) NewPulsar(o PulsarOptions) (*Pulsar, error) {
-	if o.Binary == "" {
-		bin, err := Build(PulsarBroker)
-		if err != nil {
-			return nil, err
-		}
-		o.Binary = bin
+	bin, err := Build(PulsarBroker)
+	if err != nil {
+		return nil, err
 	}
 	port, err := l.Port()
 	if err != nil {
 		return nil, fmt.Errorf("prepare Pulsar broker %s: %w", o.Name, err)
 	}
-	if o.Data == "" {
-		o.Data = filepath.Join(l.Dir, "bookies")
-	}
-	if o.SessionTimeout == 0 {
-		o.SessionTimeout = 3 * time.Second
-	}
-	p := &Pulsar{Port: port, host: cmp.Or(o.Host, "127.0.0.1"), StatusFile: filepath.Join(l.Dir, o.Name+".status"), data: o.Data,
-		tls: o.TLS != nil, token: o.Token, http: httpClient(o.Place.DialContext, 5*time.Second)}
+	p := &Pulsar{Port: port, host: "127.0.0.1", StatusFile: filepath.Join(l.Dir, o.Name+".status"), data: filepath.Join(l.Dir, "bookies"),
+		http: httpClient(Place{}.DialContext, 5*time.Second)}
 	p.http.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	if err := errors.Join(os.MkdirAll(o.Data, 0o755), os.WriteFile(p.StatusFile, []byte("OK\n"), 0o644)); err != nil {
+	if err := errors.Join(os.MkdirAll(p.data, 0o755), os.WriteFile(p.StatusFile, []byte("OK\n"), 0o644)); err != nil {
 		return nil, fmt.Errorf("prepare Pulsar broker %s: %w", o.Name, err)
 	}
-	args := append([]string{
-		"-cluster", PulsarCluster, "-listen", fmt.Sprintf("0.0.0.0:%d", port), "-advertised", p.Advertised(),
-		"-etcd", o.Etcd, "-data", o.Data, "-status-file", p.StatusFile,
-		"-session-timeout", o.SessionTimeout.String(), "-bundles", fmt.Sprint(PulsarBundles),
-	}, o.Args...)
-	if o.Token != "" {
-		args = append(args, "-token-file", o.Token)
-	}
-	if o.TLS != nil {
-		cert, key, err := o.TLS.Issue(o.Name)
-		if err != nil {
-			return nil, fmt.Errorf("prepare Pulsar broker %s: %w", o.Name, err)
-		}
-		args = append(args, "-tls-cert", cert, "-tls-key", key, "-tls-client-ca", o.TLS.CACert)
-		if p.http.Transport.(*http.Transport).TLSClientConfig, err = o.TLS.client(o.Name + "-lab"); err != nil {
-			return nil, fmt.Errorf("prepare Pulsar broker %s: %w", o.Name, err)
-		}
-	}
-	p.Process = l.newProcess(o.Name, o.Place, o.Binary, args)
+	p.Process = l.newProcess(o.Name, Place{}, bin, []string{
+		"-cluster", PulsarCluster, "-listen", p.Advertised(), "-etcd", o.Etcd, "-data", p.data, "-status-file", p.StatusFile,
+		"-session-timeout", cmp.Or(o.SessionTimeout, 3*time.Second).String(), "-bundles", fmt.Sprint(PulsarBundles),
+	})
 	l.own(p.Process)
 	l.onClose(func() error { p.http.CloseIdleConnections(); return nil })
 	return p, nil
@@ -131,9 +98,6 @@ func (p *Pulsar) Advertised() string { return net.JoinHostPort(p.host, strconv.I
 
 // URL is the admin URL inside the broker's place.
 func (p *Pulsar) URL() string {
-	if p.tls {
-		return "https://" + p.Advertised()
-	}
 	return "http://" + p.Advertised()
 }
 
@@ -167,9 +131,6 @@ func (p *Pulsar) Owner(ctx context.Context, topic string) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		if err := p.authorize(req); err != nil {
-			return "", err
-		}
 		resp, err := p.http.Do(req)
 		if err != nil {
 			return "", fmt.Errorf("look %s up: %w", topic, err)
@@ -179,11 +140,11 @@ func (p *Pulsar) Owner(ctx context.Context, topic string) (string, error) {
 		if at = resp.Header.Get("Location"); resp.StatusCode == http.StatusTemporaryRedirect {
 			continue
 		}
-		var owner struct{ HTTPURL, HTTPURLTLS string }
+		var owner struct{ HTTPURL string }
 		if err := json.Unmarshal(body, &owner); err != nil || resp.StatusCode != http.StatusOK {
 			return "", fmt.Errorf("look %s up: %s: %s", topic, resp.Status, body)
 		}
-		return cmp.Or(owner.HTTPURL, owner.HTTPURLTLS), nil
+		return owner.HTTPURL, nil
 	}
 	return "", fmt.Errorf("look %s up: led on and on, last to %s", topic, at)
 }
@@ -206,11 +167,6 @@ func (p *Pulsar) publishAt(ctx context.Context, owner, topic string, data []byte
 // not serve the topic.
 func (p *Pulsar) PublishHere(ctx context.Context, topic string, data []byte) error {
 	return p.publishAt(ctx, p.URL(), topic, data)
-}
-
-// Fault switches one of the stand-in's faults: its name, and on or off.
-func (p *Pulsar) Fault(ctx context.Context, name, value string) error {
-	return p.post(ctx, p.URL()+"/lab/faults?"+url.Values{name: {value}}.Encode(), nil)
 }
 
 func (p *Pulsar) post(ctx context.Context, to string, data []byte) error {
@@ -278,9 +234,6 @@ func (p *Pulsar) get(ctx context.Context, path string) (code int, body string, e
 	if err != nil {
 		return 0, "", err
 	}
-	if err := p.authorize(req); err != nil {
-		return 0, "", err
-	}
 	resp, err := p.http.Do(req)
 	if err != nil {
 		return 0, "", err
@@ -288,17 +241,4 @@ func (p *Pulsar) get(ctx context.Context, path string) (code int, body string, e
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
 	return resp.StatusCode, string(text), err
-}
-
-// authorize shows the token that the broker wants now.
-func (p *Pulsar) authorize(req *http.Request) error {
-	if p.token == "" {
-		return nil
-	}
-	token, err := os.ReadFile(p.token)
-	if err != nil {
-		return err
-	}
-	req.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
-	return nil
 }

@@ -19,7 +19,6 @@ type ReferenceOptions struct {
 	Name  string // the broker's, and the name of the process; required
 	Place Place
 	Args  []string // beyond address, name and directories; see lab/reference/cmd
-	HTTPS bool     // the Args make it speak TLS
 }
 
 // Reference is one reference broker. Its name, data and port survive its lives. It
@@ -29,7 +28,6 @@ type Reference struct {
 	Port    int
 	DataDir string
 	PIDFile string
-	tls     bool
 	http    *http.Client
 }
 
@@ -51,7 +49,7 @@ func (l *Lab) NewReference(o ReferenceOptions) (*Reference, error) {
 		return nil, fmt.Errorf("prepare broker %s: %w", o.Name, err)
 	}
 	r := &Reference{
-		Port: port, DataDir: filepath.Join(dir, "data"), PIDFile: filepath.Join(dir, "pid"), tls: o.HTTPS,
+		Port: port, DataDir: filepath.Join(dir, "data"), PIDFile: filepath.Join(dir, "pid"),
 		http: httpClient(o.Place.DialContext, 10*time.Second),
 	}
 	args := append([]string{
@@ -98,11 +96,7 @@ func (r *Reference) AwaitUp(ctx context.Context) error {
 
 // URL is the admin URL inside the broker's place.
 func (r *Reference) URL() string {
-	scheme := "http"
-	if r.tls {
-		scheme = "https"
-	}
-	return fmt.Sprintf("%s://127.0.0.1:%d", scheme, r.Port)
+	return fmt.Sprintf("http://127.0.0.1:%d", r.Port)
 }
 
 // Publish publishes one message to the topic and returns when it is stored.

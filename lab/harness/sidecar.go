@@ -22,11 +22,8 @@ type SidecarOptions struct {
 	Broker    *NATS    // gives place, admin and monitor URL; nil: say all in Flags
 	Place     Place    // used if Broker is nil
 	Endpoints []string // of etcd, as seen from the place
-	StateDir  string   // default: below the lab's directory
 	Flags     []string // added at the end, so they win
-	Env       []string
-	Race      bool   // the binary with the race detector
-	Binary    string // default: built by the lab
+	Binary    string   // default: built by the lab
 }
 
 // Sidecar is one `holdfast run`. Its state directory and ports survive its lives.
@@ -50,21 +47,15 @@ func (l *Lab) NewSidecar(o SidecarOptions) (*Sidecar, error) {
 		}
 	}
 	if o.Binary == "" {
-		program := Holdfast
-		if o.Race {
-			program = HoldfastRace
-		}
-		bin, err := Build(program)
+		bin, err := Build(Holdfast)
 		if err != nil {
 			return nil, err
 		}
 		o.Binary = bin
 	}
-	if o.StateDir == "" {
-		o.StateDir = filepath.Join(l.Dir, o.Name)
-		if err := os.MkdirAll(o.StateDir, 0o755); err != nil {
-			return nil, fmt.Errorf("prepare sidecar %s: %w", o.Name, err)
-		}
+	dir := filepath.Join(l.Dir, o.Name)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, fmt.Errorf("prepare sidecar %s: %w", o.Name, err)
 	}
 	ports, err := l.ports(2)
 	if err != nil {
@@ -73,7 +64,7 @@ func (l *Lab) NewSidecar(o SidecarOptions) (*Sidecar, error) {
 	// Not in the state directory: tests make that one read-only or remove it.
 	socket := filepath.Join(l.Dir, o.Name+".sock")
 	s := &Sidecar{
-		StateDir: o.StateDir, ControlSocket: socket,
+		StateDir: dir, ControlSocket: socket,
 		ProbePort: ports[0], WebPort: ports[1], binary: o.Binary,
 		probe: httpClient(o.Place.DialContext, 2*time.Second),
 		control: httpClient(func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -81,7 +72,7 @@ func (l *Lab) NewSidecar(o SidecarOptions) (*Sidecar, error) {
 		}, 10*time.Second),
 	}
 	args := []string{"run",
-		"--state-dir", o.StateDir,
+		"--state-dir", dir,
 		"--control-socket", socket,
 		"--probe-listen", fmt.Sprintf("127.0.0.1:%d", s.ProbePort),
 		"--web-listen", fmt.Sprintf("127.0.0.1:%d", s.WebPort),
@@ -94,7 +85,6 @@ func (l *Lab) NewSidecar(o SidecarOptions) (*Sidecar, error) {
 		args = append(args, "--driver", "nats", "--broker-admin", o.Broker.URL(), "--nats-monitor", o.Broker.MonitorURL())
 	}
 	s.Process = l.newProcess(o.Name, o.Place, o.Binary, append(args, o.Flags...))
-	s.env = o.Env
 	l.own(s.Process)
 	l.onClose(func() error { s.probe.CloseIdleConnections(); s.control.CloseIdleConnections(); return nil })
 	return s, nil

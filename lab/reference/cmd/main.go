@@ -3,8 +3,6 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"flag"
 	"fmt"
@@ -32,9 +30,6 @@ func run() error {
 	flag.StringVar(&o.Name, "name", "reference", "the broker's name")
 	flag.StringVar(&o.Dir, "dir", "reference-data", "data directory")
 	flag.StringVar(&o.TokenFile, "token-file", "", "file with the bearer token that Holdfast must send")
-	cert := flag.String("tls-cert", "", "PEM file with our certificate")
-	key := flag.String("tls-key", "", "PEM file with its key")
-	clients := flag.String("tls-client-ca", "", "PEM file with the authorities of clients' certificates, which are then asked for")
 	can := flag.String("capabilities", strings.Join(reference.Capabilities, ","), "what it can do")
 	pidFile := flag.String("pid-file", "", "file for the process id")
 	flag.Parse()
@@ -54,11 +49,6 @@ func run() error {
 	l, err := net.Listen("tcp", *listen)
 	if err != nil {
 		return err
-	}
-	if *cert != "" {
-		if l, err = withTLS(l, *cert, *key, *clients); err != nil {
-			return err
-		}
 	}
 	fmt.Printf("broker %s listens on %s\n", o.Name, l.Addr())
 	return serve(b, l)
@@ -80,23 +70,4 @@ func serve(b *reference.Broker, l net.Listener) error {
 		return err
 	}
 	return <-done
-}
-
-func withTLS(l net.Listener, cert, key, clients string) (net.Listener, error) {
-	pair, err := tls.LoadX509KeyPair(cert, key)
-	if err != nil {
-		return nil, err
-	}
-	cfg := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}}
-	if clients != "" {
-		pem, err := os.ReadFile(clients)
-		if err != nil {
-			return nil, err
-		}
-		cfg.ClientCAs, cfg.ClientAuth = x509.NewCertPool(), tls.RequireAndVerifyClientCert
-		if !cfg.ClientCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("%s: no certificate in PEM form", clients)
-		}
-	}
-	return tls.NewListener(l, cfg), nil
 }

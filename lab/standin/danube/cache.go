@@ -15,10 +15,10 @@ type cache struct {
 	keys map[string][]byte
 }
 
-var cachedPrefixes = []string{"/cluster/", namespacesPrefix, topicsPrefix}
+var cachedPrefixes = []string{"/cluster/", topicsPrefix}
 
 // fillCache reads everything and returns the watches that follow it.
-func fillCache(ctx context.Context, s store) (*cache, []<-chan event, error) {
+func fillCache(ctx context.Context, s *store) (*cache, []<-chan event, error) {
 	c := &cache{keys: map[string][]byte{}}
 	var watches []<-chan event
 	for _, prefix := range cachedPrefixes {
@@ -72,14 +72,10 @@ func (c *cache) below(prefix string) []string {
 	return found
 }
 
-// delivery is the topic's dispatch strategy, without which it cannot be loaded.
-func (c *cache) delivery(topic string) (string, bool) {
+// isMade says whether the topic's metadata is there, without which it cannot be loaded.
+func (c *cache) isMade(topic string) bool {
 	v, _ := c.get(topicKey(topic, "delivery"))
-	var d string
-	if json.Unmarshal(v, &d) != nil || d != "Reliable" && d != "NonReliable" {
-		return "", false
-	}
-	return d, true
+	return string(v) == `"Reliable"`
 }
 
 // brokers are the ids that are registered.

@@ -5,10 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
-	"slices"
 	"sync"
 	"time"
 )
@@ -24,8 +22,6 @@ const (
 	// Destroyed: an assignment of a loaded topic was deleted and no marker said that it
 	// was to be unloaded, so its storage metadata and cursors are gone.
 	Destroyed Kind = "destroyed"
-	// Malformed: the leader cannot read what was written under a key of the broker's.
-	Malformed Kind = "malformed"
 )
 
 // Disaster is something that must never happen to a broker.
@@ -45,7 +41,7 @@ func (d Disaster) String() string {
 const DisasterFile = "DISASTERS"
 
 // Disasters are those that the data directory remembers, of all lives of its broker.
-func Disasters(dataDir string) ([]Disaster, error) {
+func Disasters(dataDir string) (all []Disaster, err error) {
 	f, err := os.Open(filepath.Join(dataDir, DisasterFile))
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
@@ -54,7 +50,6 @@ func Disasters(dataDir string) ([]Disaster, error) {
 		return nil, fmt.Errorf("read disasters: %w", err)
 	}
 	defer f.Close()
-	var all []Disaster
 	lines := bufio.NewScanner(f)
 	for lines.Scan() {
 		var d Disaster
@@ -70,30 +65,20 @@ func Disasters(dataDir string) ([]Disaster, error) {
 type disasters struct {
 	file   string
 	broker string
-	stderr io.Writer
-
-	mu  sync.Mutex
-	all []Disaster
+	mu     sync.Mutex
 }
 
 func (d *disasters) record(kind Kind, topic, detail string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	one := Disaster{Kind: kind, Topic: topic, Broker: d.broker, Detail: detail, At: time.Now()}
-	d.all = append(d.all, one)
 	f, err := os.OpenFile(d.file, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err == nil {
 		_, err = f.Write(append(encode(one), '\n'))
 		err = errors.Join(err, f.Close())
 	}
-	fmt.Fprintln(d.stderr, one)
+	fmt.Fprintln(os.Stderr, one)
 	if err != nil {
-		fmt.Fprintf(d.stderr, "DISASTER: it could not be recorded: %v\n", err)
+		panic(fmt.Sprintf("a disaster could not be recorded: %v", err)) // or it would be hidden
 	}
-}
-
-func (d *disasters) list() []Disaster {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return slices.Clone(d.all)
 }

@@ -12,7 +12,7 @@ const (
 	unassignedPrefix = "/cluster/unassigned/"
 	loadPrefix       = "/cluster/load/"
 	leaderKey        = "/cluster/leader"
-	namespacesPrefix = "/namespaces/"
+	nodesPrefix      = "/cluster/nodes/" // with Raft: who ever joined, the voters
 	topicsPrefix     = "/topics/"
 )
 
@@ -44,21 +44,17 @@ func validTopic(topic string) bool {
 	return len(parts) == 3 && parts[0] == "" && parts[1] != "" && parts[2] != ""
 }
 
-func namespaceOf(topic string) string { return strings.Split(topic, "/")[1] }
-
 // Marker is the value of an unassigned key: why the topic is there.
 type Marker struct {
 	Reason     string  `json:"reason"`
 	FromBroker *uint64 `json:"from_broker,omitempty"`
-	ToBroker   *uint64 `json:"to_broker,omitempty"`
 	Ready      bool    `json:"ready,omitempty"` // with Raft: it has been unloaded
 }
 
 // The reasons of a marker.
 const (
-	reasonUnload    = "unload"
-	reasonRedirect  = "drain_redirect"
-	reasonRebalance = "rebalance"
+	reasonUnload   = "unload"
+	reasonRedirect = "drain_redirect"
 )
 
 // marker reads what there is; null, or what is no marker, is the zero one.

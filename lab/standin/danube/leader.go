@@ -1,7 +1,6 @@
 package danube
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -14,7 +13,7 @@ import (
 func (b *Broker) electForever(ctx context.Context) {
 	for {
 		if err := b.elect(ctx); err != nil && ctx.Err() == nil {
-			b.log.Warn("no election", "err", err)
+			b.log.Warn("no election", "err", err) // it believes on what it believed
 		}
 		if !pause(ctx, b.cfg.Times.LeaderCheck) {
 			return
@@ -25,7 +24,7 @@ func (b *Broker) electForever(ctx context.Context) {
 func (b *Broker) elect(ctx context.Context) error {
 	value, found, err := b.store.get(ctx, leaderKey)
 	if err != nil {
-		return err // it believes on what it believed
+		return err
 	}
 	if found {
 		b.leads.Store(string(value) == b.id)
@@ -38,7 +37,7 @@ func (b *Broker) elect(ctx context.Context) error {
 	b.leads.Store(created)
 	if created {
 		b.log.Info("leads")
-		b.all.Go(func() { b.renewForever(ctx, "leader", lease, b.cfg.Times.LeaderTTL/2) })
+		go b.renewForever(ctx, "leader", lease, b.cfg.Times.LeaderTTL/2)
 	}
 	return nil
 }
@@ -51,69 +50,45 @@ type leader struct {
 	usage                          map[string][]string // topics by broker
 }
 
+// loadReport is what a broker says of its load, as far as anybody here looks at it.
+type loadReport struct {
+	Topics []string `json:"topics"`
+}
+
 func (b *Broker) newLeader(ctx context.Context) (l *leader, err error) {
 	l = &leader{b: b, usage: map[string][]string{}}
-	if l.loads, err = b.store.watch(ctx, loadPrefix, 0); err != nil {
-		return nil, err
-	}
-	if l.unassigned, err = b.store.watch(ctx, unassignedPrefix, 0); err != nil {
-		return nil, err
-	}
-	if l.registering, err = b.store.watch(ctx, registerPrefix, 0); err != nil {
-		return nil, err
+	for prefix, w := range map[string]*<-chan event{loadPrefix: &l.loads, unassignedPrefix: &l.unassigned, registerPrefix: &l.registering} {
+		if *w, err = b.store.watch(ctx, prefix, 0); err != nil {
+			return nil, err
+		}
 	}
 	return l, nil
 }
 
 func (l *leader) run(ctx context.Context) {
-	loads, unassigned, registering := l.loads, l.unassigned, l.registering
-	for loads != nil || unassigned != nil || registering != nil {
+	for l.loads != nil || l.unassigned != nil || l.registering != nil {
 		select {
-		case e, ok := <-loads:
+		case e, ok := <-l.loads:
+			var r loadReport
 			if !ok {
-				loads = nil
-			} else if !e.deleted {
-				l.report(e)
+				l.loads = nil
+			} else if !e.deleted && json.Unmarshal(e.value, &r) == nil { // also of a broker that is not registered any more
+				l.usage[strings.TrimPrefix(e.key, loadPrefix)] = r.Topics
 			}
-		case e, ok := <-unassigned:
+		case e, ok := <-l.unassigned:
 			if !ok {
-				unassigned = nil
+				l.unassigned = nil
 			} else if !e.deleted && l.b.leads.Load() {
 				l.assign(ctx, strings.TrimPrefix(e.key, strings.TrimSuffix(unassignedPrefix, "/")), e.value)
 			}
-		case e, ok := <-registering:
+		case e, ok := <-l.registering:
 			if !ok {
-				registering = nil
+				l.registering = nil
 			} else if e.deleted && l.b.leads.Load() {
 				l.gone(ctx, strings.TrimPrefix(e.key, registerPrefix))
 			}
 		}
 	}
-}
-
-// report takes a load report in, also that of a broker that is not registered any more.
-func (l *leader) report(e event) {
-	id := strings.TrimPrefix(e.key, loadPrefix)
-	r, err := readReport(e.value)
-	if err != nil {
-		l.b.disasters.record(Malformed, "", fmt.Sprintf("the load report of broker %s cannot be read: %v", id, err))
-		return
-	}
-	var topics []string
-	for _, t := range r.Topics {
-		topics = append(topics, t.Name)
-	}
-	l.usage[id] = topics
-	l.publish()
-}
-
-// publish shows what is known, for tests.
-func (l *leader) publish() {
-	counts := map[string]int{}
-	for id, topics := range l.usage {
-		counts[id] = len(topics)
-	}
-	l.b.counts.Store(&counts)
 }
 
 // assign gives an unassigned topic to the active broker with the fewest, not the one that
@@ -123,29 +98,19 @@ func (l *leader) assign(ctx context.Context, topic string, value []byte) {
 		return
 	}
 	m := marker(value)
-	if l.b.raft && m.Reason == reasonUnload && !m.Ready {
+	if l.b.cfg.Raft && m.Reason == reasonUnload && !m.Ready {
 		return // later releases wait for the broker that has it
 	}
 	leaves := ""
-	if (m.Reason == reasonUnload || m.Reason == reasonRebalance) && m.FromBroker != nil {
+	if m.Reason == reasonUnload && m.FromBroker != nil {
 		leaves = fmt.Sprint(*m.FromBroker)
 	}
-	to := ""
-	if m.Reason == reasonRebalance && m.ToBroker != nil {
-		if hint := fmt.Sprint(*m.ToBroker); l.b.modeOf(ctx, hint) == modeActive {
-			to = hint
-		}
-	}
-	if to == "" {
-		to = l.fewest(ctx, leaves)
-	}
+	to := l.fewest(ctx, leaves)
 	if to == "" && leaves != "" {
 		l.b.log.Error("no other active broker", "topic", topic)
 		return
 	}
-	if to == "" {
-		to = l.b.id
-	}
+	to = cmp.Or(to, l.b.id)
 	if err := l.b.store.put(ctx, assignmentKey(to, topic), []byte("null")); err != nil {
 		l.b.log.Error("not assigned", "err", err)
 	}
@@ -158,7 +123,6 @@ func (l *leader) assign(ctx context.Context, topic string, value []byte) {
 	if topics, ok := l.usage[to]; ok {
 		l.usage[to] = append(topics, topic)
 	}
-	l.publish()
 }
 
 func (l *leader) fewest(ctx context.Context, but string) string {
@@ -181,7 +145,6 @@ func (l *leader) fewest(ctx context.Context, but string) string {
 // assignments, one key after the other.
 func (l *leader) gone(ctx context.Context, id string) {
 	delete(l.usage, id)
-	l.publish()
 	l.b.log.Info("broker is no longer alive", "gone", id)
 	keys, _, err := l.b.store.list(ctx, assignmentsPrefix(id))
 	if err != nil {
@@ -198,59 +161,4 @@ func (l *leader) gone(ctx context.Context, id string) {
 			}
 		}
 	}
-}
-
-// loadReport is what a broker says of its load. The fields without a default are needed.
-type loadReport struct {
-	Resources  []resourceUsage `json:"resources_usage"`
-	Topics     []topicLoad     `json:"topics"`
-	Throughput float64         `json:"total_throughput_mbps"`
-	Rate       uint64          `json:"total_message_rate"`
-	Lag        uint64          `json:"total_lag_messages"`
-	Timestamp  *uint64         `json:"timestamp"`
-	BrokerID   *uint64         `json:"broker_id"`
-}
-
-type resourceUsage struct {
-	Resource string  `json:"resource"`
-	Usage    float64 `json:"usage"`
-}
-
-type topicLoad struct {
-	Name          string  `json:"topic_name"`
-	MessageRate   uint64  `json:"message_rate"`
-	ByteRate      uint64  `json:"byte_rate"`
-	ByteRateMbps  float64 `json:"byte_rate_mbps"`
-	Producers     uint64  `json:"producer_count"`
-	Consumers     uint64  `json:"consumer_count"`
-	Subscriptions uint64  `json:"subscription_count"`
-	Backlog       uint64  `json:"backlog_messages"`
-}
-
-// topicLoadFields have no default in the broker.
-var topicLoadFields = []string{"topic_name", "message_rate", "byte_rate", "byte_rate_mbps", "producer_count", "consumer_count", "subscription_count", "backlog_messages"}
-
-func readReport(value []byte) (r loadReport, err error) {
-	d := json.NewDecoder(bytes.NewReader(value))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&r); err != nil {
-		return r, err
-	}
-	var raw struct {
-		Topics []map[string]json.RawMessage `json:"topics"`
-	}
-	if err := json.Unmarshal(value, &raw); err != nil {
-		return r, err
-	}
-	for _, t := range raw.Topics {
-		for _, field := range topicLoadFields {
-			if _, ok := t[field]; !ok {
-				return r, fmt.Errorf("a topic without %s", field)
-			}
-		}
-	}
-	if r.Resources == nil || r.Timestamp == nil || r.BrokerID == nil {
-		return r, fmt.Errorf("without resources_usage, timestamp or broker_id: %s", value)
-	}
-	return r, nil
 }

@@ -1,11 +1,13 @@
 package danube
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -16,15 +18,15 @@ import (
 // errNotServed says that the topic is not loaded here.
 var errNotServed = errors.New("not served by this broker")
 
+// storageRoot is the prefix of the storage metadata.
+const storageRoot = "/danube-data/storage/topics"
+
 // topics are those that are loaded: the broker's memory.
 type topics struct {
 	id        string
 	dir       string // of the logs
-	objects   string // where sealed segments go for the next owner; empty: nowhere
-	metaRoot  string // of the storage metadata
-	limit     int64
-	store     store
-	cache     *cache
+	objects   string // where sealed logs go for the next owner; empty: nowhere
+	store     *store
 	disasters *disasters
 	log       *slog.Logger
 
@@ -33,27 +35,25 @@ type topics struct {
 	loads  int // how often a topic was loaded
 }
 
-// topic is one that is loaded.
+// topic is one that is loaded. Its messages are a file, one of them a line.
 type topic struct {
-	name     string
-	reliable bool
+	name string
+	path string
 
-	mu      sync.Mutex
-	log     *wal
-	closed  bool
-	cursors map[string]uint64 // next offset by subscription
+	mu       sync.Mutex
+	file     *os.File
+	closed   bool
+	messages []Message
+	begin    uint64            // offset of the first one that may be here
+	cursors  map[string]uint64 // next offset by subscription
 }
 
-// sealed is the storage metadata of a reliable topic.
+// sealed is the storage metadata of a topic that was given up.
 type sealed struct {
 	Sealed    bool    `json:"sealed"`
 	Last      *uint64 `json:"last_committed_offset"` // null: there never was a message
 	BrokerID  uint64  `json:"broker_id"`
 	Timestamp int64   `json:"timestamp"`
-}
-
-func (ts *topics) storagePrefix(name string) string {
-	return ts.metaRoot + "/storage/topics" + name + "/"
 }
 
 func (ts *topics) get(name string) *topic {
@@ -79,40 +79,22 @@ func (ts *topics) loadCount() int {
 	return ts.loads
 }
 
-// load makes the topic served. Its metadata must be in the cache. If it is loaded, the
-// live topic is replaced, which is a disaster.
+// load makes the broker serve the topic. One that is loaded is replaced by another with the
+// same log, and its clients with it.
 func (ts *topics) load(ctx context.Context, name string) error {
-	delivery, ok := ts.cache.delivery(name)
-	if !ok {
-		return fmt.Errorf("load %s: it has no dispatch strategy", name)
-	}
-	if old := ts.get(name); old != nil {
+	if ts.take(name) != nil {
 		ts.disasters.record(LoadedTwice, name, "it was assigned again while it was loaded; the live topic was replaced")
-		old.close()
 	}
-	next := &topic{name: name, reliable: delivery == "Reliable", cursors: map[string]uint64{}}
-	from := uint64(0)
-	key := ts.storagePrefix(name) + "state"
-	value, found, err := ts.store.get(ctx, key)
+	t := &topic{name: name, path: filepath.Join(ts.dir, filepath.FromSlash(name), "log"), cursors: map[string]uint64{}}
+	value, found, err := ts.store.get(ctx, storageRoot+name+"/state")
 	if err != nil {
 		return fmt.Errorf("load %s: %w", name, err)
 	}
-	if found {
-		var s sealed
-		if err := json.Unmarshal(value, &s); err != nil {
-			return fmt.Errorf("load %s: its sealed state is malformed: %w", name, err)
-		}
-		if s.Last != nil {
-			from = *s.Last + 1
-		}
+	var s sealed
+	if found && json.Unmarshal(value, &s) == nil && s.Last != nil {
+		t.begin = *s.Last + 1
 	}
-	dir := filepath.Join(ts.dir, filepath.FromSlash(name))
-	if ts.objects != "" {
-		if err := copySegments(filepath.Join(ts.objects, filepath.FromSlash(name)), dir); err != nil {
-			return fmt.Errorf("load %s: fetch what was sealed: %w", name, err)
-		}
-	}
-	if next.log, err = openWAL(dir, ts.limit, from); err != nil {
+	if err := t.open(ts.object(name)); err != nil {
 		return fmt.Errorf("load %s: %w", name, err)
 	}
 	prefix := topicKey(name, "subscriptions/")
@@ -123,15 +105,47 @@ func (ts *topics) load(ctx context.Context, name string) error {
 	for key, value := range keys {
 		var offset uint64
 		if sub, ok := strings.CutSuffix(strings.TrimPrefix(key, prefix), "/cursor"); ok && json.Unmarshal(value, &offset) == nil {
-			next.cursors[sub] = offset
+			t.cursors[sub] = offset
 		}
 	}
 	ts.mu.Lock()
-	ts.loaded[name] = next
+	ts.loaded[name] = t
 	ts.loads++
 	ts.mu.Unlock()
 	ts.log.Info("topic loaded", "topic", name)
 	return nil
+}
+
+// object is where the log of a topic is that was sealed; empty: nowhere.
+func (ts *topics) object(name string) string {
+	if ts.objects == "" {
+		return ""
+	}
+	return filepath.Join(ts.objects, filepath.FromSlash(name))
+}
+
+// open reads the log, or what the one before sealed if that is longer.
+func (t *topic) open(object string) error {
+	text, err := os.ReadFile(t.path)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	if sealed, err := os.ReadFile(object); err == nil && len(sealed) > len(text) {
+		text = sealed
+	}
+	text = text[:bytes.LastIndexByte(text, '\n')+1] // a kill cut the rest short
+	for line := range bytes.Lines(text) {
+		var m Message
+		if err := json.Unmarshal(line, &m); err != nil {
+			return fmt.Errorf("%s: %w", t.path, err)
+		}
+		t.messages = append(t.messages, m)
+	}
+	err = errors.Join(os.MkdirAll(filepath.Dir(t.path), 0o755), os.WriteFile(t.path, text, 0o644))
+	if err == nil {
+		t.file, err = os.OpenFile(t.path, os.O_WRONLY|os.O_APPEND, 0o644)
+	}
+	return err
 }
 
 // take removes the topic from what is served, and its producers and consumers from it.
@@ -141,80 +155,55 @@ func (ts *topics) take(name string) *topic {
 	delete(ts.loaded, name)
 	ts.mu.Unlock()
 	if t != nil {
-		t.close()
+		t.mu.Lock()
+		t.closed = true
+		t.file.Close()
+		t.mu.Unlock()
 	}
 	return t
 }
 
 // unload gives the topic up so that another broker can go on with it: cursors flushed,
-// log sealed.
+// log sealed, where it ends said in the metadata.
 func (ts *topics) unload(ctx context.Context, name string) error {
-	t := ts.get(name)
+	t := ts.take(name)
 	if t == nil {
 		return fmt.Errorf("unload %s: %w", name, errNotServed)
 	}
-	defer ts.take(name)
-	if err := ts.flushCursors(ctx, t); err != nil {
-		return fmt.Errorf("unload %s: %w", name, err)
+	for sub, offset := range t.cursors {
+		if err := ts.store.put(ctx, cursorKey(name, sub), encode(offset)); err != nil {
+			return fmt.Errorf("unload %s: %w", name, err)
+		}
 	}
-	if !t.reliable {
-		return nil
+	if object := ts.object(name); object != "" {
+		text, err := os.ReadFile(t.path)
+		if err = errors.Join(err, os.MkdirAll(filepath.Dir(object), 0o755), os.WriteFile(object, text, 0o644)); err != nil {
+			return fmt.Errorf("unload %s: seal: %w", name, err)
+		}
 	}
-	if err := ts.seal(ctx, t); err != nil {
+	s := sealed{Sealed: true, BrokerID: number(ts.id), Timestamp: time.Now().Unix()}
+	if next := t.end(); next > 0 {
+		last := next - 1
+		s.Last = &last
+	}
+	if err := ts.store.put(ctx, storageRoot+name+"/state", encode(s)); err != nil {
 		return fmt.Errorf("unload %s: %w", name, err)
 	}
 	ts.log.Info("topic unloaded", "topic", name)
 	return nil
 }
 
-func (ts *topics) flushCursors(ctx context.Context, t *topic) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for sub, offset := range t.cursors {
-		if err := ts.store.put(ctx, cursorKey(t.name, sub), encode(offset)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// seal lets nothing be appended any more and says in the metadata where the log ends.
-func (ts *topics) seal(ctx context.Context, t *topic) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.closed = true
-	if err := t.log.rotate(); err != nil {
-		return fmt.Errorf("seal: %w", err)
-	}
-	if ts.objects != "" {
-		if err := copySegments(t.log.dir, filepath.Join(ts.objects, filepath.FromSlash(t.name))); err != nil {
-			return fmt.Errorf("seal: %w", err)
-		}
-	}
-	s := sealed{Sealed: true, BrokerID: number(ts.id), Timestamp: time.Now().Unix()}
-	if t.log.next > 0 {
-		last := t.log.next - 1
-		s.Last = &last
-	}
-	return ts.store.put(ctx, ts.storagePrefix(t.name)+"state", encode(s))
-}
-
 // destroy is what a broker does when an assignment is deleted and nothing says that the
 // topic is to be unloaded: its storage metadata and cursors go.
 func (ts *topics) destroy(ctx context.Context, name, why string) error {
-	t := ts.take(name)
-	if t == nil {
+	if ts.get(name) == nil {
 		return fmt.Errorf("delete %s: %w", name, errNotServed)
 	}
 	ts.disasters.record(Destroyed, name, why)
-	doomed, _, err := ts.store.list(ctx, ts.storagePrefix(name))
-	if err != nil {
-		return fmt.Errorf("delete %s: %w", name, err)
-	}
-	subs, _, err := ts.store.list(ctx, topicKey(name, "subscriptions/"))
-	if err != nil {
-		return fmt.Errorf("delete %s: %w", name, err)
-	}
+	ts.take(name)
+	doomed, _, err := ts.store.list(ctx, storageRoot+name+"/")
+	subs, _, err2 := ts.store.list(ctx, topicKey(name, "subscriptions/"))
+	err = errors.Join(err, err2)
 	for key := range subs {
 		if strings.HasSuffix(key, "/cursor") {
 			doomed[key] = nil
@@ -226,48 +215,58 @@ func (ts *topics) destroy(ctx context.Context, name, why string) error {
 	return err
 }
 
-// closeAll ends the logs, as the end of a process does.
-func (ts *topics) closeAll() {
-	for _, name := range ts.names() {
-		ts.take(name)
+// end is the offset of the next message. Called with mu held, or of a topic that is closed.
+func (t *topic) end() uint64 {
+	if n := len(t.messages); n > 0 {
+		return max(t.messages[n-1].Offset+1, t.begin)
 	}
+	return t.begin
 }
 
-func (t *topic) close() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.closed = true
-	t.log.rotate() // what was acknowledged is on disk already
-}
-
-func (t *topic) produce(message []byte) (uint64, error) {
+// locked calls do if the topic is served; t may be nil.
+func (t *topic) locked(do func() error) error {
+	if t == nil {
+		return errNotServed
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
-		return 0, errNotServed
+		return errNotServed
 	}
-	return t.log.append(message)
+	return do()
+}
+
+func (t *topic) produce(data []byte) (offset uint64, err error) {
+	err = t.locked(func() error {
+		m := Message{Offset: t.end(), Data: data}
+		if _, err := t.file.Write(append(encode(m), '\n')); err != nil {
+			return err
+		}
+		t.messages, offset = append(t.messages, m), m.Offset
+		return nil
+	})
+	return offset, err
 }
 
 // consume returns the next messages of the subscription and moves its cursor on, in
 // memory. A new subscription begins with what is here first.
-func (t *topic) consume(sub string, limit int) ([]Message, uint64, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.closed {
-		return nil, 0, errNotServed
-	}
-	messages := t.log.read(t.cursors[sub], limit)
-	if n := len(messages); n > 0 {
-		t.cursors[sub] = messages[n-1].Offset + 1
-	} else if _, ok := t.cursors[sub]; !ok {
-		t.cursors[sub] = 0
-	}
-	return messages, t.cursors[sub], nil
+func (t *topic) consume(sub string, limit int) (found []Message, cursor uint64, err error) {
+	err = t.locked(func() error {
+		for _, m := range t.messages {
+			if m.Offset >= t.cursors[sub] && len(found) < limit {
+				found = append(found, m)
+			}
+		}
+		if n := len(found); n > 0 {
+			t.cursors[sub] = found[n-1].Offset + 1
+		}
+		cursor = t.cursors[sub]
+		return nil
+	})
+	return found, cursor, err
 }
 
-func (t *topic) count() (n, next uint64) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.log.count(), t.log.next
+func (t *topic) next() (next uint64, err error) {
+	err = t.locked(func() error { next = t.end(); return nil })
+	return next, err
 }

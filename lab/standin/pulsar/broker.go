@@ -16,6 +16,9 @@ import (
 	"google.golang.org/grpc/backoff"
 )
 
+// version is what the broker states, and whose answers these are.
+const version = "4.0.7"
+
 // Config is the part of broker.conf that the stand-in knows, and the lab's own.
 type Config struct {
 	Cluster        string        // clusterName
@@ -24,14 +27,8 @@ type Config struct {
 	Etcd           []string      // metadataStoreUrl
 	SessionTimeout time.Duration // metadataStoreSessionTimeoutMillis; 0: 30 s
 	StatusFile     string        // statusFilePath; empty: status.html is not there
-	TokenFile      string        // the token that the admin API asks for, read at each request; empty: none
-	TLSCert        string        // webServicePortTls, and no other port, with this certificate; empty: no TLS
-	TLSKey         string        // its key
-	TLSClientCA    string        // tlsRequireTrustedClientCertOnConnect, with these authorities; empty: no client certificate
 	Bundles        int           // defaultNumberOfNamespaceBundles; 0: 4
-	Version        string        // empty: 4.0.7
 	Data           string        // directory with the messages, shared by all brokers of the cluster
-	Goodbye        time.Duration // how long its session and its process outlast its ports when it is stopped
 }
 
 // Broker is one broker. Make it with New and let it Run once.
@@ -39,13 +36,11 @@ type Broker struct {
 	cfg     Config
 	log     *slog.Logger
 	session *session
-	end     context.CancelFunc
 	started time.Time // as the metrics tell it
 
-	mu     sync.Mutex
-	ready  bool
-	owned  map[string]*owned // by bundle
-	faults faults
+	mu    sync.Mutex
+	ready bool
+	owned map[string]*owned // by bundle
 
 	taking sync.Mutex // one bundle is looked up at a time
 	asked  sync.WaitGroup
@@ -54,14 +49,7 @@ type Broker struct {
 // owned is a bundle in the broker's cache.
 type owned struct {
 	bundle Bundle
-	lock   *lock
 	active bool
-}
-
-// faults are what the lab has asked for.
-type faults struct {
-	hangHealth, notReady bool
-	slow                 time.Duration
 }
 
 // New checks the settings. Nothing is touched before Run.
@@ -74,9 +62,6 @@ func New(cfg Config, log *slog.Logger) (*Broker, error) {
 	}
 	if cfg.Bundles == 0 {
 		cfg.Bundles = 4
-	}
-	if cfg.Version == "" {
-		cfg.Version = "4.0.7"
 	}
 	switch {
 	case !legal.MatchString(cfg.Cluster):
@@ -103,25 +88,18 @@ func etcdConfig(endpoints []string, session time.Duration) clientv3.Config {
 	}
 }
 
-// Run serves until ctx ends. It gives its keys up, as a broker does that is stopped in good order: its registration
-// first, then its bundles, then its ports, and its session when it ends.
+// Run serves until ctx ends, and then ends its session, as a broker does that is stopped in good order.
 func (b *Broker) Run(ctx context.Context) error {
-	stopped := ctx
-	ctx, b.end = context.WithCancel(ctx)
-	defer b.end()
 	b.started = time.Now()
 	etcd, err := clientv3.New(etcdConfig(b.cfg.Etcd, b.cfg.SessionTimeout))
 	if err != nil {
 		return fmt.Errorf("open etcd: %w", err)
 	}
 	defer etcd.Close()
-	b.session = newSession(etcd, b.cfg.SessionTimeout, b.log)
+	b.session = &session{etcd: etcd, timeout: b.cfg.SessionTimeout, log: b.log}
 	listener, err := net.Listen("tcp", b.cfg.Listen)
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
-	}
-	if listener, err = b.secure(listener); err != nil {
-		return err
 	}
 	web := &http.Server{Handler: b.handler(), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 30 * time.Second,
 		BaseContext: func(net.Listener) context.Context { return ctx }}
@@ -134,22 +112,18 @@ func (b *Broker) Run(ctx context.Context) error {
 	}
 	var parts sync.WaitGroup
 	parts.Go(func() { b.session.run(ctx) })
-	err = b.register(ctx)
-	if err == nil {
-		<-ctx.Done()
+	defer parts.Wait()
+	if err := b.register(ctx); err != nil && ctx.Err() == nil {
+		return err
 	}
-	b.end()
-	parts.Wait()
-	if errors.Is(err, context.Canceled) {
-		err = nil
-	}
-	b.giveUp()
+	<-ctx.Done()
 	_ = web.Close()
-	if stopped.Err() != nil {
-		time.Sleep(b.cfg.Goodbye)
+	ending, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+	defer cancel()
+	if _, err := b.session.etcd.Revoke(ending, b.session.lease); err != nil {
+		b.log.Warn("session not closed", "err", err)
 	}
-	b.endSession()
-	return err
+	return nil
 }
 
 // open opens the session, as soon as etcd answers.
@@ -169,7 +143,7 @@ func (b *Broker) open(ctx context.Context) error {
 // another session's, with another value.
 func (b *Broker) register(ctx context.Context) error {
 	for {
-		_, err := b.session.acquire(ctx, b.registrationKey(), b.registration(time.Now()), b.end)
+		err := b.session.acquire(ctx, b.registrationKey(), b.registration(time.Now()))
 		if err == nil {
 			break
 		}
@@ -201,12 +175,15 @@ func (b *Broker) pause(ctx context.Context, why error) error {
 
 func (b *Broker) registrationKey() string { return "/loadbalance/brokers/" + b.cfg.Advertised }
 
+// httpURL is how others reach the web service.
+func (b *Broker) httpURL() string { return "http://" + b.cfg.Advertised }
+
 func (b *Broker) nativeURL() string { return "pulsar://" + b.cfg.Advertised }
 
 func (b *Broker) registration(at time.Time) []byte {
 	value, _ := json.Marshal(map[string]any{
-		"webServiceUrl" + b.secured(): b.httpURL(), "pulsarServiceUrl": b.nativeURL(), "persistentTopicsEnabled": true,
-		"brokerVersionString": b.cfg.Version, "lastUpdate": at.UnixMilli(),
+		"webServiceUrl": b.httpURL(), "pulsarServiceUrl": b.nativeURL(), "persistentTopicsEnabled": true,
+		"brokerVersionString": version, "lastUpdate": at.UnixMilli(),
 	})
 	return value
 }
@@ -214,40 +191,9 @@ func (b *Broker) registration(at time.Time) []byte {
 // ownerValue is the value of every bundle that is owned here.
 func (b *Broker) ownerValue() []byte {
 	value, _ := json.Marshal(map[string]any{
-		"nativeUrl": b.nativeURL(), "httpUrl" + b.secured(): b.httpURL(), "disabled": false, "advertisedListeners": map[string]any{},
+		"nativeUrl": b.nativeURL(), "httpUrl": b.httpURL(), "disabled": false, "advertisedListeners": map[string]any{},
 	})
 	return value
-}
-
-// giveUp gives the registration and then the bundles up.
-func (b *Broker) giveUp() {
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
-	defer cancel()
-	b.session.mu.Lock()
-	registration := b.session.locks[b.registrationKey()]
-	b.session.mu.Unlock()
-	if registration != nil {
-		if err := registration.release(ctx); err != nil {
-			b.log.Warn("registration not released", "err", err)
-		}
-	}
-	for _, o := range b.cache() {
-		if err := b.unload(ctx, o); err != nil {
-			b.log.Warn("bundle not released", "bundle", o.bundle, "err", err)
-		}
-	}
-}
-
-// endSession ends what is left of the session, and tells of the end.
-func (b *Broker) endSession() {
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
-	defer cancel()
-	if lease := b.session.leaseID(); lease != 0 && b.session.reachable() == nil {
-		if _, err := b.session.etcd.Revoke(ctx, lease); err != nil {
-			b.log.Warn("session not closed", "err", err)
-		}
-	}
-	b.log.Info("broker has ended")
 }
 
 func (b *Broker) cache() []*owned {

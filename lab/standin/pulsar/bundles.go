@@ -1,7 +1,6 @@
 package pulsar
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -16,21 +15,13 @@ var errNobody = errors.New("no broker is available")
 
 // take owns a bundle that is free, or is this broker's from an earlier session.
 func (b *Broker) take(ctx context.Context, bundle Bundle) error {
-	l, err := b.session.acquire(ctx, bundle.Key(), b.ownerValue(), func() { b.letGo(bundle) })
-	if err != nil {
+	if err := b.session.acquire(ctx, bundle.Key(), b.ownerValue()); err != nil {
 		return err
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.owned[bundle.String()] = &owned{bundle: bundle, lock: l, active: true}
+	b.owned[bundle.String()] = &owned{bundle: bundle, active: true}
 	return nil
-}
-
-// letGo drops a bundle that is another's.
-func (b *Broker) letGo(bundle Bundle) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	delete(b.owned, bundle.String())
 }
 
 // ownerOf is the web address of who owns the bundle. Where nobody does it is this broker, if it is to
@@ -73,7 +64,7 @@ func (b *Broker) ownerOf(ctx context.Context, bundle Bundle, decides bool) (http
 		if err == nil {
 			return b.httpURL(), false, nil
 		}
-		if !errors.Is(err, errBusy) && !errors.Is(err, errVersion) {
+		if !errors.Is(err, errBusy) {
 			return "", false, err
 		}
 	}
@@ -82,21 +73,17 @@ func (b *Broker) ownerOf(ctx context.Context, bundle Bundle, decides bool) (http
 
 // read is who owns the bundle by its key; empty: nobody does.
 func (b *Broker) read(ctx context.Context, bundle Bundle) (httpURL string, err error) {
-	if err := b.session.reachable(); err != nil {
-		return "", err
-	}
 	answer, err := b.session.etcd.Get(ctx, bundle.Key())
 	if err != nil || len(answer.Kvs) == 0 {
 		return "", err
 	}
 	var owner struct {
-		HTTPURL  string `json:"httpUrl"`
-		HTTPSURL string `json:"httpUrlTls"`
+		HTTPURL string `json:"httpUrl"`
 	}
-	if err := json.Unmarshal(answer.Kvs[0].Value, &owner); err != nil || owner.HTTPURL == "" && owner.HTTPSURL == "" {
+	if err := json.Unmarshal(answer.Kvs[0].Value, &owner); err != nil || owner.HTTPURL == "" {
 		return "", fmt.Errorf("%s does not say who owns it: %s", bundle.Key(), answer.Kvs[0].Value)
 	}
-	return cmp.Or(owner.HTTPURL, owner.HTTPSURL), nil
+	return owner.HTTPURL, nil
 }
 
 // unload closes the bundle, then releases its lock. A release that fails leaves
@@ -105,7 +92,7 @@ func (b *Broker) unload(ctx context.Context, o *owned) error {
 	b.mu.Lock()
 	o.active = false
 	b.mu.Unlock()
-	if err := o.lock.release(ctx); err != nil {
+	if err := b.session.release(ctx, o.bundle.Key()); err != nil {
 		return err
 	}
 	b.mu.Lock()

@@ -28,9 +28,6 @@ func (b *Broker) policiesKey() string {
 
 // policies are all of them; nil: there never was one.
 func (b *Broker) policies(ctx context.Context) (map[string]policy, error) {
-	if err := b.session.reachable(); err != nil {
-		return nil, err
-	}
 	found, err := b.session.etcd.Get(ctx, b.policiesKey())
 	if err != nil || len(found.Kvs) == 0 {
 		return nil, err

@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
@@ -69,7 +68,7 @@ func (b *Broker) handler() http.Handler {
 	}
 	admin("GET /admin/v2/brokers/health", []string{"topicVersion"}, b.health)
 	admin("GET /admin/v2/brokers/ready", nil, b.isReady)
-	admin("GET /admin/v2/brokers/version", nil, func(w http.ResponseWriter, _ *http.Request) { plain(w, b.cfg.Version) })
+	admin("GET /admin/v2/brokers/version", nil, func(w http.ResponseWriter, _ *http.Request) { plain(w, version) })
 	admin("GET /admin/v2/clusters", nil, func(w http.ResponseWriter, _ *http.Request) { answer(w, []string{b.cfg.Cluster}) })
 	admin("GET /admin/v2/clusters/{cluster}/namespaceIsolationPolicies", nil, b.listPolicies)
 	admin("POST /admin/v2/clusters/{cluster}/namespaceIsolationPolicies/{policy}", nil, b.setPolicy)
@@ -82,23 +81,15 @@ func (b *Broker) handler() http.Handler {
 	mux.HandleFunc("GET /status.html", b.status)
 	mux.HandleFunc("GET /metrics/", b.metrics)
 	mux.HandleFunc("POST /lab/publish", b.labPublish)
-	mux.HandleFunc("POST /lab/faults", b.labFaults)
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusNotFound, "HTTP 404 Not Found: "+r.Method+" "+r.URL.Path)
 	})
 	return mux
 }
 
-// admit lets in who shows the token and asks for nothing unknown.
+// admit lets in who asks for nothing unknown.
 func (b *Broker) admit(params []string, f http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		if b.cfg.TokenFile != "" {
-			token, err := os.ReadFile(b.cfg.TokenFile)
-			if err != nil || r.Header.Get("Authorization") != "Bearer "+strings.TrimSpace(string(token)) {
-				refuse(w, http.StatusUnauthorized, "Authentication required")
-				return
-			}
-		}
 		if !takesJSON(r) { // so health, ready and version of 4.0.7 on 2026-11-23
 			w.Header().Set("Content-Type", "text/plain;charset=iso-8859-1")
 			w.WriteHeader(http.StatusNotAcceptable)
@@ -116,24 +107,14 @@ func (b *Broker) admit(params []string, f http.HandlerFunc) http.HandlerFunc {
 				return
 			}
 		}
-		b.mu.Lock()
-		slow := b.faults.slow
-		b.mu.Unlock()
-		if slow > 0 {
-			select {
-			case <-time.After(slow):
-			case <-r.Context().Done():
-				return
-			}
-		}
 		f(w, r)
 	}
 }
 
-func (b *Broker) isUp() (ready bool, f faults) {
+func (b *Broker) isUp() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.ready && !b.faults.notReady, b.faults
+	return b.ready
 }
 
 func (b *Broker) health(w http.ResponseWriter, r *http.Request) {
@@ -141,19 +122,15 @@ func (b *Broker) health(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusBadRequest, "topicVersion "+v)
 		return
 	}
-	ready, f := b.isUp()
-	switch {
-	case f.hangHealth:
-		<-r.Context().Done() // for ever: it has no deadline
-	case !ready:
+	if !b.isUp() {
 		refuse(w, http.StatusInternalServerError, "health check failed: message was not received")
-	default:
-		plain(w, "ok")
+		return
 	}
+	plain(w, "ok")
 }
 
 func (b *Broker) isReady(w http.ResponseWriter, _ *http.Request) {
-	if ready, _ := b.isUp(); !ready {
+	if !b.isUp() {
 		page(w, http.StatusInternalServerError)
 		return
 	}
@@ -161,12 +138,11 @@ func (b *Broker) isReady(w http.ResponseWriter, _ *http.Request) {
 }
 
 func (b *Broker) status(w http.ResponseWriter, _ *http.Request) {
-	ready, _ := b.isUp()
 	if _, err := os.Stat(b.cfg.StatusFile); b.cfg.StatusFile == "" || err != nil {
 		refuse(w, http.StatusNotFound, "status file is not there")
 		return
 	}
-	if !ready {
+	if !b.isUp() {
 		refuse(w, http.StatusServiceUnavailable, "broker is not ready")
 		return
 	}
@@ -185,9 +161,6 @@ func (b *Broker) metrics(w http.ResponseWriter, _ *http.Request) {
 
 // registered lists the brokers by age.
 func (b *Broker) registered(ctx context.Context) ([]string, error) {
-	if err := b.session.reachable(); err != nil {
-		return nil, err
-	}
 	const prefix = "/loadbalance/brokers/"
 	found, err := b.session.etcd.Get(ctx, prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly(),
 		clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend))
@@ -272,7 +245,7 @@ func (b *Broker) lookup(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
-	if ready, _ := b.isUp(); !ready {
+	if !b.isUp() {
 		refuse(w, http.StatusServiceUnavailable, "broker is not ready")
 		return
 	}
@@ -294,7 +267,7 @@ func (b *Broker) lookup(w http.ResponseWriter, r *http.Request) {
 	default: // 4.0.7 on 2026-11-27: any broker names the owner
 		_, at, _ := strings.Cut(owner, "://")
 		native := "pulsar://" + at
-		answer(w, map[string]string{"brokerUrl": native, "httpUrl" + b.secured(): owner, "nativeUrl": native, "brokerUrlSsl": ""})
+		answer(w, map[string]string{"brokerUrl": native, "httpUrl": owner, "nativeUrl": native, "brokerUrlSsl": ""})
 	}
 }
 
@@ -335,11 +308,7 @@ func (b *Broker) unloadBundle(w http.ResponseWriter, r *http.Request) {
 	if o == nil {
 		return
 	}
-	switch err := b.unload(r.Context(), o); {
-	case errors.Is(err, errVersion): // 4.0.7, of a lock whose version is not the broker's own
-		refuse(w, http.StatusConflict, "Concurrent modification")
-		return
-	case err != nil:
+	if err := b.unload(r.Context(), o); err != nil {
 		refuse(w, http.StatusInternalServerError, err.Error())
 		return
 	}

@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 )
 
 // file holds a topic's messages, one line each.
@@ -61,32 +60,4 @@ func appendLine(path, line string) error {
 	}
 	_, err = f.WriteString(line + "\n")
 	return errors.Join(err, f.Close())
-}
-
-// labFaults switches faults on and off: those that are named.
-func (b *Broker) labFaults(w http.ResponseWriter, r *http.Request) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for name, values := range r.URL.Query() {
-		on := values[0] == "on"
-		switch name {
-		case "hang-health":
-			b.faults.hangHealth = on
-		case "not-ready":
-			b.faults.notReady = on
-		case "cut-etcd":
-			b.session.setCut(on)
-		case "slow":
-			d, err := time.ParseDuration(values[0])
-			if err != nil {
-				refuse(w, http.StatusBadRequest, err.Error())
-				return
-			}
-			b.faults.slow = d
-		default:
-			refuse(w, http.StatusBadRequest, "no fault is called "+name)
-			return
-		}
-	}
-	w.WriteHeader(http.StatusNoContent)
 }

@@ -11,7 +11,6 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
-	"time"
 
 	"holdfast/lab/standin/pulsar"
 )
@@ -24,14 +23,8 @@ func main() {
 	flag.StringVar(&cfg.Advertised, "advertised", "", "host:port that the broker calls itself; empty: listen")
 	flag.DurationVar(&cfg.SessionTimeout, "session-timeout", 0, "TTL of the lease; 0: 30s")
 	flag.StringVar(&cfg.StatusFile, "status-file", "", "file that status.html depends on")
-	flag.StringVar(&cfg.TokenFile, "token-file", "", "token that the admin API asks for")
-	flag.StringVar(&cfg.TLSCert, "tls-cert", "", "certificate of the web service, which then speaks TLS alone")
-	flag.StringVar(&cfg.TLSKey, "tls-key", "", "its key")
-	flag.StringVar(&cfg.TLSClientCA, "tls-client-ca", "", "authorities of the certificates that clients must show")
 	flag.IntVar(&cfg.Bundles, "bundles", 0, "bundles of each namespace; 0: 4")
-	flag.StringVar(&cfg.Version, "version", "", "version that it states")
 	flag.StringVar(&cfg.Data, "data", "", "directory with the messages, shared by the cluster")
-	flag.DurationVar(&cfg.Goodbye, "goodbye", 3*time.Second, "how long its session and its process outlast its ports when it is stopped")
 	flag.Parse()
 	cfg.Etcd = strings.Split(*etcd, ",")
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)

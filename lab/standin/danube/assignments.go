@@ -42,19 +42,16 @@ func (b *Broker) assigned(ctx context.Context, topic string) {
 		b.bounce(ctx, topic)
 		return
 	}
-	for try := range b.cfg.Times.MetadataTries {
-		if _, ok := b.cache.delivery(topic); ok {
-			break
-		}
-		if try == b.cfg.Times.MetadataTries-1 {
+	for try := 1; !b.cache.isMade(topic); try++ {
+		if try == metadataTries {
 			b.log.Error("topic not loaded: its metadata is not there", "topic", topic)
 			return
 		}
-		if !pause(ctx, b.cfg.Times.MetadataWait) {
+		if !pause(ctx, metadataWait) {
 			return
 		}
 	}
-	if b.raft && b.topics.get(topic) != nil {
+	if b.cfg.Raft && b.topics.get(topic) != nil {
 		return // later releases look first
 	}
 	if err := b.topics.load(ctx, topic); err != nil {
@@ -84,7 +81,7 @@ func (b *Broker) unassigned(ctx context.Context, topic string) {
 	}
 	if err == nil && found && marker(value).Reason == reasonUnload {
 		err = b.topics.unload(ctx, topic)
-		if b.raft {
+		if b.cfg.Raft {
 			from := number(b.id)
 			ready := encode(Marker{Reason: reasonUnload, FromBroker: &from, Ready: true})
 			err = errors.Join(err, b.store.put(ctx, unassignedKey(topic), ready))
