@@ -112,9 +112,7 @@ func witnessed(t *testing.T, o reference.Options) (*witness, string) {
 	}
 	o.Name = "n1"
 	b, err := reference.New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	w := &witness{contract: loadContract(t), broker: b}
 	web := httptest.NewServer(w)
 	t.Cleanup(func() {
@@ -130,9 +128,7 @@ func openHTTP(t *testing.T, cfg httpapi.Config) *httpapi.Broker {
 	t.Helper()
 	cfg.BrokerID = "n1"
 	b, err := httpapi.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	t.Cleanup(func() { b.Close() })
 	return b
 }
@@ -141,9 +137,7 @@ func openHTTP(t *testing.T, cfg httpapi.Config) *httpapi.Broker {
 func raw(t *testing.T, method, url, kind, body string, header ...string) int {
 	t.Helper()
 	req, err := http.NewRequestWithContext(bound(t), method, url, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	if kind != "" {
 		req.Header.Set("Content-Type", kind)
 	}
@@ -151,9 +145,7 @@ func raw(t *testing.T, method, url, kind, body string, header ...string) int {
 		req.Header.Set(header[i], header[i+1])
 	}
 	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	defer http.DefaultClient.CloseIdleConnections()
 	defer resp.Body.Close()
 	if _, err := io.Copy(io.Discard, resp.Body); err != nil {
@@ -282,9 +274,7 @@ func moveThrough(ctx context.Context, t *testing.T, from, to *httpapi.Broker, so
 	const topic = "/default/moves"
 	fine := func(err error) {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		do(t, err)
 	}
 	refused := func(code string, err error) {
 		t.Helper()
@@ -406,9 +396,7 @@ func TestTheDriverUnderstandsEveryAnswerOfTheContract(t *testing.T) {
 						}))
 						defer web.Close()
 						b, err := httpapi.New(httpapi.Config{AdminURL: web.URL, Places: true})
-						if err != nil {
-							t.Fatal(err)
-						}
+						do(t, err)
 						defer b.Close()
 						patience := 3 * time.Second
 						if status == http.StatusAccepted { // it is asked for ever

@@ -23,18 +23,14 @@ type httpServer struct {
 func launchHTTP(t *testing.T, name string) *httpServer {
 	t.Helper()
 	r, err := harness.ForTest(t).StartReference(t.Context(), harness.ReferenceOptions{Name: name})
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	return &httpServer{r}
 }
 
 func (s *httpServer) Open(t *testing.T) brokerapi.Broker {
 	t.Helper()
 	b, err := httpapi.New(httpapi.Config{AdminURL: s.URL(), BrokerID: s.Name})
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	return b
 }
 

@@ -38,9 +38,7 @@ func configured(t *testing.T, o harness.NATSOptions) *server {
 func fileOf(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	do(t, os.WriteFile(path, []byte(text), 0o600))
 	return path
 }
 
@@ -62,17 +60,11 @@ func healthy(t *testing.T, b *nats.Broker, refused string) error {
 func TestNATSAsCompaniesRunIt(t *testing.T) {
 	t.Parallel()
 	authority, err := harness.ForTest(t).NewAuthority("companies")
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	cert, key, err := authority.Issue("127.0.0.1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	mine, mineKey, err := authority.Issue("holdfast")
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	tls := fmt.Sprintf("tls { cert_file: %q, key_file: %q, ca_file: %q, verify: true }\n", cert, key, authority.CACert)
 	for _, c := range []struct {
 		name, conf string
@@ -134,9 +126,7 @@ func TestARefusalOfNATSIsNoSilenceAndNamesItsCause(t *testing.T) {
 			}
 			for range c.others {
 				nc, err := client.Connect(s.URL(), opts...)
-				if err != nil {
-					t.Fatal(err)
-				}
+				do(t, err)
 				defer nc.Close()
 			}
 			b := opened(t, cfg)

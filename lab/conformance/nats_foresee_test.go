@@ -19,16 +19,14 @@ func TestNATSSaysOfASealedStreamThatItIsServedAgain(t *testing.T) {
 	betweenServers(t, func(t *testing.T, source, _ mover) {
 		const topic = "/move/reopened"
 		ctx := bound(t)
-		if err := source.Serve(ctx, topic, nil); err != nil {
-			t.Fatal(err)
-		}
+		do(t, source.Serve(ctx, topic, nil))
 		if e := must[moves.Extent](t)(source.Extent(ctx, topic)); !e.Served {
 			t.Error("it is served, and does not say so")
 		}
 		if e := must[moves.Extent](t)(source.Seal(ctx, topic, "m1", true)); e.Served {
 			t.Error("sealed, it is served")
 		}
-		if err := source.with(func(ctx context.Context, js jetstream.JetStream) error {
+		do(t, source.with(func(ctx context.Context, js jetstream.JetStream) error {
 			s, err := js.Stream(ctx, streamOf(topic))
 			if err != nil {
 				return err
@@ -37,9 +35,7 @@ func TestNATSSaysOfASealedStreamThatItIsServedAgain(t *testing.T) {
 			cfg.Subjects = []string{"move.reopened"}
 			_, err = js.UpdateStream(ctx, cfg)
 			return err
-		}); err != nil {
-			t.Fatal(err)
-		}
+		}))
 		if e := must[moves.Extent](t)(source.Extent(ctx, topic)); !e.Served {
 			t.Error("it is served again, and does not say so")
 		}
@@ -52,26 +48,20 @@ func TestNATSCopiesAnewWhatWasDamagedSince(t *testing.T) {
 	betweenServers(t, func(t *testing.T, source, target mover) {
 		const topic = "/move/damaged"
 		ctx := bound(t)
-		if err := source.Serve(ctx, topic, nil); err != nil {
-			t.Fatal(err)
-		}
-		if err := source.with(func(ctx context.Context, js jetstream.JetStream) error {
+		do(t, source.Serve(ctx, topic, nil))
+		do(t, source.with(func(ctx context.Context, js jetstream.JetStream) error {
 			publish(t, ctx, js, 3, func(int) *client.Msg { return &client.Msg{Subject: "move.damaged", Data: []byte("x")} })
 			return nil
-		}); err != nil {
-			t.Fatal(err)
-		}
+		}))
 		sealed := must[moves.Extent](t)(source.Seal(ctx, topic, "m1", true))
 		must[moves.Extent](t)(target.Copy(ctx, topic, "m1", source.Peer(), sealed, free))
-		if err := target.with(func(ctx context.Context, js jetstream.JetStream) error {
+		do(t, target.with(func(ctx context.Context, js jetstream.JetStream) error {
 			s, err := js.Stream(ctx, streamOf(topic))
 			if err != nil {
 				return err
 			}
 			return s.DeleteMsg(ctx, 1)
-		}); err != nil {
-			t.Fatal(err)
-		}
+		}))
 		if _, err := target.Resume(ctx, topic, "m1", nil, &sealed); !errors.Is(err, brokerapi.ErrRefused) {
 			t.Errorf("resumed without its first message: %v", err)
 		}

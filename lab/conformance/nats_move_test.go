@@ -50,9 +50,7 @@ func (s *server) Attach(t *testing.T, topic, subscription string) (leave func())
 	t.Helper()
 	nc := must[*client.Conn](t)(client.Connect(s.URL()))
 	sub := must[*client.Subscription](t)(nc.SubscribeSync(nc.NewInbox()))
-	if err := nc.PublishRequest("$JS.API.CONSUMER.MSG.NEXT."+streamOf(topic)+"."+subscription, sub.Subject, []byte(`{"batch":100,"expires":60000000000}`)); err != nil {
-		t.Fatal(err)
-	}
+	do(t, nc.PublishRequest("$JS.API.CONSUMER.MSG.NEXT."+streamOf(topic)+"."+subscription, sub.Subject, []byte(`{"batch":100,"expires":60000000000}`)))
 	return nc.Close
 }
 
@@ -72,9 +70,7 @@ func sides(t *testing.T, from, to string) (source, target mover) {
 // betweenServers runs test with pairs of servers: of this module's, and from and to 2.9.
 func betweenServers(t *testing.T, test func(t *testing.T, source, target mover)) {
 	current, err := harness.Build(harness.NATSServer)
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	old, err := exec.LookPath("nats-server")
 	for _, pair := range []struct{ name, from, to string }{{"current", current, current}, {"2.9", old, old}, {"2.9 to current", old, current}} {
 		t.Run(pair.name, func(t *testing.T) {
@@ -97,9 +93,7 @@ func free(context.Context, int) error { return nil }
 func must[T any](t *testing.T) func(T, error) T {
 	return func(v T, err error) T {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		do(t, err)
 		return v
 	}
 }
@@ -143,9 +137,7 @@ func pulled(t *testing.T, ctx context.Context, s jetstream.Stream, cfg jetstream
 	i := 0
 	for m := range batch.Messages() {
 		if i++; !slices.Contains(leave, i) && cfg.AckPolicy != jetstream.AckNonePolicy {
-			if err := m.DoubleAck(ctx); err != nil {
-				t.Fatal(err)
-			}
+			do(t, m.DoubleAck(ctx))
 		}
 	}
 	if i != n {
@@ -160,9 +152,7 @@ var shapes = []shaped{
 	}},
 	{name: "purged", topic: "/move/purged", fill: func(t *testing.T, ctx context.Context, js jetstream.JetStream, s jetstream.Stream, subject string) {
 		publish(t, ctx, js, 10, numbered(subject))
-		if err := s.Purge(ctx); err != nil {
-			t.Fatal(err)
-		}
+		do(t, s.Purge(ctx))
 	}},
 	{name: "many", topic: "/move/many", fill: func(t *testing.T, ctx context.Context, js jetstream.JetStream, s jetstream.Stream, subject string) {
 		n := 100_000
@@ -184,9 +174,7 @@ var shapes = []shaped{
 		publish(t, ctx, js, 300, numbered(subject))
 		for seq := uint64(1); seq <= 300; seq++ {
 			if seq < 5 || seq > 100 && seq < 250 || seq > 298 {
-				if err := s.DeleteMsg(ctx, seq); err != nil {
-					t.Fatal(err)
-				}
+				do(t, s.DeleteMsg(ctx, seq))
 			}
 		}
 	}},
@@ -226,9 +214,7 @@ var shapes = []shaped{
 		for i := range 30 {
 			m := must[*client.Msg](t)(sub.NextMsgWithContext(ctx))
 			if i < 9 {
-				if err := m.AckSync(); err != nil {
-					t.Fatal(err)
-				}
+				do(t, m.AckSync())
 			}
 		}
 		_ = sub.Unsubscribe()
@@ -292,7 +278,7 @@ var shapes = []shaped{
 // made is a shape's stream, filled, and its topic's record.
 func (m mover) made(t *testing.T, shape shaped) (record []byte) {
 	t.Helper()
-	if err := m.with(func(ctx context.Context, js jetstream.JetStream) error {
+	do(t, m.with(func(ctx context.Context, js jetstream.JetStream) error {
 		cfg := jetstream.StreamConfig{Name: streamOf(shape.topic), Subjects: []string{m.subject(shape.topic)}}
 		if shape.cfg != nil {
 			shape.cfg(&cfg)
@@ -303,9 +289,7 @@ func (m mover) made(t *testing.T, shape shaped) (record []byte) {
 		}
 		record = fmt.Appendf(nil, `{"subjects":[%q]}`, cfg.Subjects[0])
 		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	return record
 }
 
@@ -329,9 +313,7 @@ func TestNATSMovesAStreamOfEachShape(t *testing.T) {
 				if before.Shrinks != shape.shrinks {
 					t.Errorf("shrinks: %v", before.Shrinks)
 				}
-				if err := target.Accept(ctx, shape.topic, record, before, source.Peer()); err != nil {
-					t.Fatal(err)
-				}
+				do(t, target.Accept(ctx, shape.topic, record, before, source.Peer()))
 				for range 2 {
 					sealed := must[moves.Extent](t)(source.Seal(ctx, shape.topic, "m1", false))
 					same(t, "sealed", sealed, before)
@@ -377,9 +359,7 @@ func TestNATSMovesAStreamOfEachShape(t *testing.T) {
 					t.Errorf("a stream that serves was removed: %v", err)
 				}
 				for range 2 {
-					if err := source.Remove(ctx, shape.topic, "m1"); err != nil {
-						t.Fatal(err)
-					}
+					do(t, source.Remove(ctx, shape.topic, "m1"))
 				}
 				if held := must[brokerapi.Held](t)(source.Topics(ctx)); slices.Contains(slices.Concat(held.Serving, held.Withdrawn), shape.topic) {
 					t.Errorf("the source still has it: %+v", held)
@@ -394,9 +374,7 @@ func TestNATSSealsBehindWhatIsOnItsWay(t *testing.T) {
 	betweenServers(t, func(t *testing.T, source, _ mover) {
 		const topic = "/move/busy"
 		ctx := bound(t)
-		if err := source.Serve(ctx, topic, nil); err != nil {
-			t.Fatal(err)
-		}
+		do(t, source.Serve(ctx, topic, nil))
 		for round := range 10 {
 			stop, last := make(chan struct{}), make(chan uint64)
 			for range 4 {
@@ -448,10 +426,8 @@ func TestNATSSealsByForceOnlyWhatIsRead(t *testing.T) {
 	betweenServers(t, func(t *testing.T, source, target mover) {
 		const topic = "/move/read"
 		ctx := bound(t)
-		if err := source.Serve(ctx, topic, nil); err != nil {
-			t.Fatal(err)
-		}
-		if err := source.with(func(ctx context.Context, js jetstream.JetStream) error {
+		do(t, source.Serve(ctx, topic, nil))
+		do(t, source.with(func(ctx context.Context, js jetstream.JetStream) error {
 			c, err := js.CreateConsumer(ctx, streamOf(topic), jetstream.ConsumerConfig{Durable: "reader", AckPolicy: jetstream.AckExplicitPolicy})
 			if err != nil {
 				return err
@@ -488,9 +464,7 @@ func TestNATSSealsByForceOnlyWhatIsRead(t *testing.T) {
 			}
 			must[moves.Extent](t)(target.Resume(ctx, topic, "m1", nil, &sealed))
 			return nil
-		}); err != nil {
-			t.Fatal(err)
-		}
+		}))
 		if err := target.with(func(ctx context.Context, js jetstream.JetStream) error {
 			c, err := js.Consumer(ctx, streamOf(topic), "reader")
 			if err == nil && c.CachedInfo().Paused {
@@ -509,10 +483,8 @@ func TestNATSMakesHalfACopyAnew(t *testing.T) {
 	betweenServers(t, func(t *testing.T, source, target mover) {
 		const topic = "/move/half"
 		ctx := bound(t)
-		if err := source.Serve(ctx, topic, nil); err != nil {
-			t.Fatal(err)
-		}
-		if err := source.with(func(ctx context.Context, js jetstream.JetStream) error {
+		do(t, source.Serve(ctx, topic, nil))
+		do(t, source.with(func(ctx context.Context, js jetstream.JetStream) error {
 			random := rand.New(rand.NewPCG(1, 2))
 			publish(t, ctx, js, 80, func(int) *client.Msg {
 				data := make([]byte, 100_000)
@@ -522,9 +494,7 @@ func TestNATSMakesHalfACopyAnew(t *testing.T) {
 				return &client.Msg{Subject: "move.half", Data: data}
 			})
 			return nil
-		}); err != nil {
-			t.Fatal(err)
-		}
+		}))
 		sealed := must[moves.Extent](t)(source.Seal(ctx, topic, "m1", false))
 		enough := errors.New("enough")
 		half := func(b *nats.Broker) {
@@ -573,9 +543,7 @@ func TestNATSMakesHalfACopyAnew(t *testing.T) {
 		cancel()
 		<-gone
 		same(t, "after the other has ended", must[moves.Extent](t)(target.Extent(ctx, topic)), sealed)
-		if err := target.Remove(ctx, topic, "m1"); err != nil {
-			t.Fatal(err)
-		}
+		do(t, target.Remove(ctx, topic, "m1"))
 		half(target.Broker)
 		target.Kill(t)
 		target.Start(t)
@@ -593,9 +561,7 @@ func TestNATSMakesHalfACopyAnew(t *testing.T) {
 func TestNATSComparesEachMessage(t *testing.T) {
 	t.Parallel()
 	bin, err := harness.Build(harness.NATSServer)
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	source, target := sides(t, bin, bin)
 	for _, c := range []struct {
 		name string
@@ -651,15 +617,13 @@ func TestNATSComparesEachMessage(t *testing.T) {
 			sealed := must[moves.Extent](t)(source.Seal(ctx, topic, "m1", false))
 			must[moves.Extent](t)(target.Copy(ctx, topic, "m1", source.Peer(), sealed, free))
 			must[moves.Extent](t)(target.Resume(ctx, topic, "m1", record, &sealed))
-			if err := target.with(func(ctx context.Context, js jetstream.JetStream) error {
+			do(t, target.with(func(ctx context.Context, js jetstream.JetStream) error {
 				s, err := js.Stream(ctx, streamOf(topic))
 				if err == nil {
 					err = c.do(ctx, js, s)
 				}
 				return err
-			}); err != nil {
-				t.Fatal(err)
-			}
+			}))
 			got := must[moves.Content](t)(target.Compare(ctx, topic, source.Peer(), sealed, free))
 			if got.Differs != c.want || got.Gone != c.gone || got.Observed == "" && c.want == "" && got.Compared+got.Gone != 100 {
 				t.Errorf("%+v, want %d gone, and %q", got, c.gone, c.want)

@@ -56,9 +56,7 @@ func TestMain(m *testing.M) {
 func onEachServer(t *testing.T, test func(t *testing.T, bin string)) {
 	t.Run("current", func(t *testing.T) {
 		bin, err := harness.Build(harness.NATSServer)
-		if err != nil {
-			t.Fatal(err)
-		}
+		do(t, err)
 		test(t, bin)
 	})
 	t.Run("2.9", func(t *testing.T) {
@@ -136,9 +134,7 @@ func bound(t *testing.T) context.Context {
 func opened(t *testing.T, cfg nats.Config) *nats.Broker {
 	t.Helper()
 	b, err := nats.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	t.Cleanup(func() { _ = b.Close() })
 	return b
 }
@@ -148,24 +144,20 @@ func TestQuiesceAndLoadChangeNothingButSubjects(t *testing.T) {
 		s := launch(t, bin)
 		b := opened(t, s.config())
 		const topic = "/default/orders"
-		if err := b.Serve(bound(t), topic, nil); err != nil {
-			t.Fatal(err)
-		}
+		do(t, b.Serve(bound(t), topic, nil))
 		read := func() (cfg jetstream.StreamConfig) {
 			t.Helper()
-			if err := s.with(func(ctx context.Context, js jetstream.JetStream) error {
+			do(t, s.with(func(ctx context.Context, js jetstream.JetStream) error {
 				stream, err := js.Stream(ctx, streamOf(topic))
 				if err != nil {
 					return err
 				}
 				cfg = stream.CachedInfo().Config
 				return nil
-			}); err != nil {
-				t.Fatal(err)
-			}
+			}))
 			return cfg
 		}
-		if err := s.with(func(ctx context.Context, js jetstream.JetStream) error {
+		do(t, s.with(func(ctx context.Context, js jetstream.JetStream) error {
 			cfg := read()
 			cfg.Description, cfg.MaxMsgs, cfg.Duplicates, cfg.AllowDirect = "an operator's", 77, 5*time.Second, true
 			_, err := js.UpdateStream(ctx, cfg)
@@ -178,13 +170,9 @@ func TestQuiesceAndLoadChangeNothingButSubjects(t *testing.T) {
 			}
 			_, err = stream.CreateConsumer(ctx, jetstream.ConsumerConfig{Durable: "reader"})
 			return err
-		}); err != nil {
-			t.Fatal(err)
-		}
+		}))
 		before := read()
-		if err := b.Withdraw(bound(t), topic); err != nil {
-			t.Fatal(err)
-		}
+		do(t, b.Withdraw(bound(t), topic))
 		parked := read()
 		if want := []string{"_HOLDFAST.quiesced." + streamOf(topic)}; !slices.Equal(parked.Subjects, want) {
 			t.Errorf("quiesced: subjects %q, want %q", parked.Subjects, want)
@@ -194,9 +182,7 @@ func TestQuiesceAndLoadChangeNothingButSubjects(t *testing.T) {
 			t.Errorf("quiescing changed more than the subjects:\n%s\nwas\n%s", got, want)
 		}
 		// The record asks for another storage by now: it is not changed under the data.
-		if err := b.Serve(bound(t), topic, []byte(`{"storage":"memory","max_msgs":5}`)); err != nil {
-			t.Fatal(err)
-		}
+		do(t, b.Serve(bound(t), topic, []byte(`{"storage":"memory","max_msgs":5}`)))
 		if got, want := fmt.Sprintf("%+v", read()), fmt.Sprintf("%+v", before); got != want {
 			t.Errorf("loading again left\n%s\nwant\n%s", got, want)
 		}
@@ -215,13 +201,11 @@ func TestClientsFindAQuiescedStreamByItsName(t *testing.T) {
 		s := launch(t, bin)
 		b := opened(t, s.config())
 		const topic, subject = "/shop/orders", "shop.orders"
-		if err := b.Serve(bound(t), topic, nil); err != nil {
-			t.Fatal(err)
-		}
+		do(t, b.Serve(bound(t), topic, nil))
 		filtered := jetstream.ConsumerConfig{Durable: "filtered", FilterSubject: subject}
 		look := func(quiesced bool) {
 			t.Helper()
-			if err := s.with(func(ctx context.Context, js jetstream.JetStream) error {
+			do(t, s.with(func(ctx context.Context, js jetstream.JetStream) error {
 				stream, err := js.Stream(ctx, streamOf(topic))
 				if err != nil {
 					return err
@@ -239,18 +223,12 @@ func TestClientsFindAQuiescedStreamByItsName(t *testing.T) {
 					t.Errorf("quiesced %v: a consumer with a filter: %v", quiesced, err)
 				}
 				return nil
-			}); err != nil {
-				t.Fatal(err)
-			}
+			}))
 		}
 		look(false)
-		if err := b.Withdraw(bound(t), topic); err != nil {
-			t.Fatal(err)
-		}
+		do(t, b.Withdraw(bound(t), topic))
 		look(true)
-		if err := b.Serve(bound(t), topic, nil); err != nil {
-			t.Fatal(err)
-		}
+		do(t, b.Serve(bound(t), topic, nil))
 		look(false)
 	})
 }
@@ -265,9 +243,7 @@ func TestLoadFollowsTheRecordsSubjects(t *testing.T) {
 			if subject != "default.orders" {
 				record = []byte(`{"subjects":["shop.orders.*"]}`)
 			}
-			if err := b.Serve(bound(t), "/default/orders", record); err != nil {
-				t.Fatal(err)
-			}
+			do(t, b.Serve(bound(t), "/default/orders", record))
 			s.subjects["/default/orders"] = subject
 			if err := s.Publish("/default/orders", nil); err != nil {
 				t.Errorf("publish to %s: %v", subject, err)

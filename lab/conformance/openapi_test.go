@@ -48,30 +48,20 @@ type content struct {
 func loadContract(t *testing.T) *contract {
 	t.Helper()
 	root, err := harness.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	text, err := os.ReadFile(filepath.Join(root, "brokerapi", "httpapi", "openapi.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	var tree any
-	if err := yaml.Unmarshal(text, &tree); err != nil {
-		t.Fatal(err)
-	}
+	do(t, yaml.Unmarshal(text, &tree))
 	plain, err := json.Marshal(tree) // numbers and maps as JSON has them
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	c := &contract{compiler: jsonschema.NewCompiler(), operations: map[string]*operation{}}
 	if c.doc, err = jsonschema.UnmarshalJSON(bytes.NewReader(plain)); err != nil {
 		t.Fatal(err)
 	}
 	c.compiler.DefaultDraft(jsonschema.Draft2020) // the dialect of OpenAPI 3.1
 	c.compiler.AssertFormat()
-	if err := c.compiler.AddResource("contract", c.doc); err != nil {
-		t.Fatal(err)
-	}
+	do(t, c.compiler.AddResource("contract", c.doc))
 	if v, _ := c.at(t, "openapi").(string); v != "3.1.0" {
 		t.Errorf("openapi is %q", v)
 	}

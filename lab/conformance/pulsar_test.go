@@ -24,9 +24,7 @@ func launchPulsar(t *testing.T) *pulsarServer {
 	t.Helper()
 	l := harness.ForTest(t)
 	etcd, err := l.StartEtcd(bound(t), harness.EtcdOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	s := &pulsarServer{t: t, lab: l, etcd: etcd}
 	s.Pulsar = s.another(t, "broker-1")
 	return s
@@ -35,12 +33,8 @@ func launchPulsar(t *testing.T) *pulsarServer {
 func (s *pulsarServer) another(t *testing.T, name string) *harness.Pulsar {
 	t.Helper()
 	p, err := s.lab.NewPulsar(harness.PulsarOptions{Name: name, Etcd: s.etcd.Endpoint()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := p.Start(bound(t)); err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
+	do(t, p.Start(bound(t)))
 	return p
 }
 
@@ -51,41 +45,14 @@ func (s *pulsarServer) config() pulsar.Config {
 func (s *pulsarServer) Open(t *testing.T) brokerapi.Broker {
 	t.Helper()
 	b, err := pulsar.New(s.config())
-	if err != nil {
-		t.Fatalf("open the driver: %v", err)
-	}
+	do(t, err)
 	return b
 }
 
-func (s *pulsarServer) Kill(t *testing.T) {
-	t.Helper()
-	if err := s.Pulsar.Kill(); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func (s *pulsarServer) Start(t *testing.T) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), startBound)
-	defer cancel()
-	if err := s.Pulsar.Start(ctx); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func (s *pulsarServer) Freeze(t *testing.T) {
-	t.Helper()
-	if err := s.Pulsar.Freeze(); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func (s *pulsarServer) Thaw(t *testing.T) {
-	t.Helper()
-	if err := s.Pulsar.Thaw(); err != nil {
-		t.Fatal(err)
-	}
-}
+func (s *pulsarServer) Kill(t *testing.T)   { t.Helper(); do(t, s.Pulsar.Kill()) }
+func (s *pulsarServer) Start(t *testing.T)  { t.Helper(); do(t, s.Pulsar.Start(bound(t))) }
+func (s *pulsarServer) Freeze(t *testing.T) { t.Helper(); do(t, s.Pulsar.Freeze()) }
+func (s *pulsarServer) Thaw(t *testing.T)   { t.Helper(); do(t, s.Pulsar.Thaw()) }
 
 func (s *pulsarServer) Publish(topic string, data []byte) error {
 	ctx, cancel := context.WithTimeout(context.Background(), harness.Patience)
@@ -97,9 +64,8 @@ func (s *pulsarServer) Publish(topic string, data []byte) error {
 // of it, and a bundle.
 func (s *pulsarServer) Litter(t *testing.T) {
 	t.Helper()
-	if _, err := s.Owner(bound(t), "/public~default/we/ird"); err != nil {
-		t.Fatal(err)
-	}
+	_, err := s.Owner(bound(t), "/public~default/we/ird")
+	do(t, err)
 }
 
 func (s *pulsarServer) AddForeign(t *testing.T) func() error {

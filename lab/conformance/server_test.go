@@ -56,9 +56,7 @@ func (s *server) config() nats.Config {
 func (s *server) Open(t *testing.T) brokerapi.Broker {
 	t.Helper()
 	b, err := nats.New(s.config())
-	if err != nil {
-		t.Fatalf("open the driver: %v", err)
-	}
+	do(t, err)
 	return b
 }
 
@@ -172,13 +170,9 @@ func (s *server) AddForeign(t *testing.T) func() error {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	before, err := read()
-	if err != nil {
-		t.Fatal(err)
-	}
+	do(t, err)
 	return func() error {
 		after, err := read()
 		if err != nil {

@@ -230,11 +230,7 @@ func TestFleetExpiryKeepsModes(t *testing.T) {
 func (s *stage) expireFleet(nodes []*node, expire func([]*node)) {
 	s.t.Helper()
 	byHand := nodes[len(nodes)-1]
-	res, err := byHand.sidecar.Verb(s.ctx, "drain", "--reason", "new disks")
-	s.must(err)
-	if res.Exit != 0 {
-		s.t.Fatalf("drain: exit code %d: %s", res.Exit, res.Stderr)
-	}
+	byHand.verb("drain", "--reason", "new disks")
 	unready := byHand.awaitNotReady()
 	from, began := s.revision(), time.Now()
 	expire(nodes)

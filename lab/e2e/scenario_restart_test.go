@@ -200,11 +200,7 @@ func TestOperatorDrainSurvivesRestart(t *testing.T) {
 		before, from := n.registration(), s.revision()
 		publishers := n.publishAlways()
 		publishers.await(served, time.Now())
-		res, err := n.sidecar.Verb(s.ctx, "drain", "--reason", "new disks")
-		s.must(err)
-		if res.Exit != 0 {
-			t.Fatalf("drain: exit code %d: %s", res.Exit, res.Stderr)
-		}
+		n.verb("drain", "--reason", "new disks")
 		unready := n.awaitNotReady()
 		left, stopped := len(n.topics), unready
 		switch {

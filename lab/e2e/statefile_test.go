@@ -126,11 +126,7 @@ func TestAFullDiskIsSaidAndTheSidecarGoesOn(t *testing.T) {
 	s.ok(fill(ballast))
 
 	// What an operator says must hold although it cannot be noted here.
-	res, err := c.Verb(s.ctx, "drain", "--reason", "disk")
-	s.ok(err)
-	if res.Exit != 0 {
-		t.Fatalf("drain on a full disk: exit code %d: %s", res.Exit, res.Stderr)
-	}
+	c.says("drain", "--reason", "disk")
 	if e := c.told(1, "agent", "state_unsaved")[0]; !strings.Contains(e.Detail, "no space left on device") {
 		t.Errorf("said %+v, want the cause", e)
 	}
@@ -249,11 +245,7 @@ func TestWhatIsRemovedBesideASidecarComesBack(t *testing.T) {
 	}
 	s.ok(os.Rename(c.StateDir, c.StateDir+".aside"))
 	back(all...)
-	res, err := c.Verb(s.ctx, "gate", "--wait", "10s")
-	s.ok(err)
-	if res.Exit != 0 {
-		t.Errorf("gate: exit code %d: %s", res.Exit, res.Stderr)
-	}
+	c.says("gate", "--wait", "10s")
 	c.await("a guard", func(st harness.Status) bool { return st.Guard.State == "stands_by" })
 
 	// The next sidecar finds all of it: the guard, the lease and who it is.

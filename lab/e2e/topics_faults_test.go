@@ -73,11 +73,7 @@ func TestAMassDeletionOfAssignmentsWaitsForAWord(t *testing.T) {
 		t.Errorf("%d of %d topics are served after the assignments came back", n, len(all))
 	}
 	deleteAll()
-	res, err := c.Verb(s.ctx, "confirm")
-	s.ok(err)
-	if res.Exit != 0 {
-		t.Fatalf("confirm: exit code %d: %s", res.Exit, res.Stderr)
-	}
+	c.says("confirm")
 	s.ok(harness.Await(s.ctx, bound, "every topic to be quiesced", func(context.Context) (bool, string) {
 		n := c.served(all)
 		return n == 0, fmt.Sprint(n)

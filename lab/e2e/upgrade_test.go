@@ -33,11 +33,7 @@ func TestAnUpgradeAndARollbackChangeNothing(t *testing.T) {
 		nodes = append(nodes, n)
 	}
 	drained := nodes[1]
-	res, err := drained.sidecar.Verb(s.ctx, "drain", "--reason", "disk")
-	s.must(err)
-	if res.Exit != 0 {
-		t.Fatal(res)
-	}
+	drained.verb("drain", "--reason", "disk")
 	drained.awaitNotReady()
 	publishers := map[*node]*traffic{nodes[0]: nodes[0].publishAlways(), nodes[2]: nodes[2].publishAlways()}
 	for _, tr := range publishers {
