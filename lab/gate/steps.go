@@ -41,7 +41,7 @@ const (
 	// the tests that do are in files named *_realtime_test.go.
 	realTimeRoot = `agent/guard|agent/process|probes|cluster|brokerapi(/.*)?|standstill`
 	// Packages of the lab that are fast, and those of them that need none of it.
-	fastLab          = `./alerttest ./dashboards ./deploy/kubernetes ./deploy/systemd ./docs ./gate`
+	fastLab          = `./alerttest ./dashboards ./deploy/image ./deploy/kubernetes ./deploy/systemd ./docs ./gate`
 	deterministicLab = `alerttest|dashboards|docs|gate`
 )
 

@@ -6,6 +6,9 @@ import (
 	"encoding/json"
 	"io"
 	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -38,6 +41,29 @@ type inspected struct {
 		Volumes      map[string]struct{}
 		ExposedPorts map[string]struct{}
 		Healthcheck  struct{ Test []string }
+	}
+}
+
+// What the program embeds is among what it is built from, in the image too.
+func TestNothingThatIsEmbeddedIsIgnored(t *testing.T) {
+	root, err := harness.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ignored, err := os.ReadFile(filepath.Join(root, ".dockerignore"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), "go", "list", "-f", "{{range .EmbedFiles}}{{.}} {{end}}", ".")
+	cmd.Dir = root
+	out, err := cmd.Output()
+	if err != nil || len(out) == 0 {
+		t.Fatalf("%q, %v", out, err)
+	}
+	for file := range strings.FieldsSeq(string(out)) {
+		if !strings.Contains(string(ignored), "\n!"+file+"\n") {
+			t.Errorf(".dockerignore leaves %s out, which is embedded", file)
+		}
 	}
 }
 
