@@ -202,28 +202,6 @@ func TestFollowSurvivesCompaction(t *testing.T) {
 	})
 }
 
-func TestFollowSurvivesALostConnection(t *testing.T) {
-	onEach(t, func(t *testing.T, e *server) {
-		p := newProxy(t, host(t, e.url))
-		c := open(t, cluster.Config{Endpoints: []string{p.url()}})
-		at := prefix(t) + "/"
-		e.put(t, at+"a", "1")
-		m := follow(t, c, cluster.Target{Key: at, Prefix: true}, nil)
-		m.untilContent(t, map[string]string{at + "a": "1"})
-		p.hold()
-		last := must[*clientv3.PutResponse](t)(e.raw.Put(bounded(t), at+"a", "2"))
-		if _, err := e.raw.Compact(bounded(t), last.Header.Revision); err != nil {
-			t.Fatal(err)
-		}
-		p.cut()
-		p.heal()
-		m.untilContent(t, map[string]string{at + "a": "2"})
-		if m.empties != 0 {
-			t.Errorf("%d empty full updates", m.empties)
-		}
-	})
-}
-
 func TestFollowSurvivesARestartOfEtcd(t *testing.T) {
 	cfg, stop := ownEtcd(t, nil)
 	target := cfg.AdvertiseClientUrls[0].Host

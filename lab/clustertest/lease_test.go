@@ -47,33 +47,6 @@ func TestLeaseLivesAndEnds(t *testing.T) {
 	})
 }
 
-func TestALeaseThatNobodyRenewsTakesItsKeyWithIt(t *testing.T) {
-	onEach(t, func(t *testing.T, e *server) {
-		c := open(t, e.config(t))
-		began := time.Now()
-		id, granted, err := c.Grant(bounded(t), 2*time.Second)
-		if err != nil {
-			t.Fatal(err)
-		}
-		at := prefix(t) + "/"
-		e.put(t, at+"bound", "1", clientv3.WithLease(clientv3.LeaseID(id)))
-		e.put(t, at+"freed", "1", clientv3.WithLease(clientv3.LeaseID(id)))
-		e.put(t, at+"freed", "2")
-		m := follow(t, c, cluster.Target{Key: at, Prefix: true}, nil)
-		m.untilContent(t, map[string]string{at + "bound": "1", at + "freed": "2"})
-		m.untilContent(t, map[string]string{at + "freed": "2"})
-		if lived := time.Since(began); lived < granted {
-			t.Errorf("gone after %v, before the granted %v", lived, granted)
-		}
-		if m.fulls != 1 || len(m.errs) > 0 {
-			t.Errorf("%d full updates and errors %v, want one and none", m.fulls, m.errs)
-		}
-		if _, err := c.KeepAlive(bounded(t), id); !errors.Is(err, cluster.ErrLeaseNotFound) {
-			t.Errorf("renewing it: %v, want ErrLeaseNotFound", err)
-		}
-	})
-}
-
 // etcd's grpc-proxy gives a stream up when it is half-closed, with the answer still to come.
 func TestEveryRenewalIsConfirmedThroughEtcdsOwnProxy(t *testing.T) {
 	url, streams := grpcProxy(t)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/url"
-	"sync"
 	"testing"
 	"time"
 
@@ -127,40 +126,6 @@ func TestAnsweredAttemptKeepsItsConnection(t *testing.T) {
 		t.Error(err)
 	}
 	p.live(t, 1)
-}
-
-func TestCloseEndsRequestsInFlight(t *testing.T) {
-	p := newProxy(t, host(t, shared.url))
-	l := openLine(t, cluster.Config{Endpoints: []string{p.url()}})
-	c := open(t, cluster.Config{Endpoints: []string{p.url()}})
-	id := lease(t, l.Client(), time.Minute)
-	if _, err := c.Snapshot(bounded(t), "b1"); err != nil {
-		t.Fatal(err)
-	}
-	p.hold()
-	results := make(chan error, 3)
-	var began sync.WaitGroup
-	for _, request := range []func() error{
-		func() error { _, err := l.KeepAlive(bounded(t), id, false); return err },
-		func() error { _, err := c.KeepAlive(bounded(t), id); return err },
-		func() error { _, err := c.Snapshot(bounded(t), "b1"); return err },
-	} {
-		began.Add(1)
-		go func() { began.Done(); results <- request() }()
-	}
-	began.Wait() // sent or not yet: both must end
-	l.Close()
-	c.Close()
-	for range 3 {
-		select {
-		case err := <-results:
-			if !errors.Is(err, cluster.ErrClosed) {
-				t.Errorf("got %v of class %q, want ErrClosed", err, cluster.Classify(err))
-			}
-		case <-time.After(wait):
-			t.Fatal("still waiting on a closed connection")
-		}
-	}
 }
 
 func TestAwaitReconnectIsAnEdge(t *testing.T) {

@@ -146,31 +146,6 @@ func TestAnInterruptedSuccessionIsFinishedByTheNextOne(t *testing.T) {
 	})
 }
 
-func TestASuccessorThatIsDrainedMeanwhileIsGivenNothingMore(t *testing.T) {
-	for _, row := range []struct {
-		name   string
-		change func(*cluster.Succession)
-	}{{"whose state was written", func(*cluster.Succession) {}}, {"whose state stood", func(s *cluster.Succession) { s.State = nil }}} {
-		t.Run(row.name, func(t *testing.T) {
-			onEach(t, func(t *testing.T, e *server) {
-				c, plan := restarted(t, e, topicNames(250))
-				p := plan()
-				row.change(&p)
-				done, err := c.Succeed(bounded(t), p, func(context.Context) error {
-					e.put(t, c.Keys().State("22"), `{"mode":"drained","reason":"disk swap","by":"operator"}`)
-					return nil
-				})
-				if !errors.Is(err, cluster.ErrChanged) || done.Moved != 100 {
-					t.Errorf("%v, %d were moved", err, done.Moved)
-				}
-				if left := must[[]string](t)(c.Assignments(bounded(t), "11")); len(left) != 150 {
-					t.Errorf("%d are left", len(left))
-				}
-			})
-		})
-	}
-}
-
 func TestWhatTheSuccessorHasIsNotPutAgain(t *testing.T) {
 	onEach(t, func(t *testing.T, e *server) {
 		c, plan := restarted(t, e, []string{"/ns/a", "/ns/b"})

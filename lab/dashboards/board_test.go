@@ -19,73 +19,29 @@ import (
 
 // board is what is read of a dashboard.
 type board struct {
-	UID        string  `json:"uid"`
-	Links      []link  `json:"links"`
-	Panels     []panel `json:"panels"`
+	Panels []struct {
+		Title   string `json:"title"`
+		Targets []struct {
+			RefID        string `json:"refId"`
+			Expr         string `json:"expr"`
+			LegendFormat string `json:"legendFormat"`
+			Instant      bool   `json:"instant"`
+		} `json:"targets"`
+	} `json:"panels"`
 	Templating struct {
-		List []variable `json:"list"`
+		List []struct {
+			Name  string `json:"name"`
+			Query string `json:"query"`
+		} `json:"list"`
 	} `json:"templating"`
 	Annotations struct {
-		List []annotation `json:"list"`
+		List []struct {
+			Name        string `json:"name"`
+			Expr        string `json:"expr"`
+			TitleFormat string `json:"titleFormat"`
+			TextFormat  string `json:"textFormat"`
+		} `json:"list"`
 	} `json:"annotations"`
-}
-
-type source struct {
-	Type string `json:"type"`
-	UID  string `json:"uid"`
-}
-
-type link struct {
-	Title    string `json:"title"`
-	URL      string `json:"url"`
-	KeepTime bool   `json:"keepTime"`
-}
-
-type variable struct {
-	Type       string `json:"type"`
-	Name       string `json:"name"`
-	Label      string `json:"label"`
-	Query      string `json:"query"`
-	Datasource source `json:"datasource"`
-	Multi      bool   `json:"multi"`
-	AllValue   string `json:"allValue"`
-	Refresh    int    `json:"refresh"`
-}
-
-type annotation struct {
-	Name        string `json:"name"`
-	Datasource  source `json:"datasource"`
-	Expr        string `json:"expr"`
-	TitleFormat string `json:"titleFormat"`
-	TextFormat  string `json:"textFormat"`
-	Target      target `json:"target"`
-}
-
-type panel struct {
-	ID          int      `json:"id"`
-	Type        string   `json:"type"`
-	Title       string   `json:"title"`
-	Datasource  source   `json:"datasource"`
-	Targets     []target `json:"targets"`
-	FieldConfig struct {
-		Overrides []override `json:"overrides"`
-	} `json:"fieldConfig"`
-}
-
-type override struct {
-	Properties []struct {
-		ID    string          `json:"id"`
-		Value json.RawMessage `json:"value"`
-	} `json:"properties"`
-}
-
-type target struct {
-	RefID        string `json:"refId"`
-	Expr         string `json:"expr"`
-	LegendFormat string `json:"legendFormat"`
-	Datasource   source `json:"datasource"`
-	Instant      bool   `json:"instant"`
-	Range        bool   `json:"range"`
 }
 
 // files are the dashboards as they are committed, by name.
@@ -104,17 +60,6 @@ func read(t *testing.T, name string) board {
 	return b
 }
 
-// drawn are the panels that show data: all but the headings of rows.
-func (b board) drawn() []*panel {
-	var list []*panel
-	for i := range b.Panels {
-		if b.Panels[i].Type != "row" {
-			list = append(list, &b.Panels[i])
-		}
-	}
-	return list
-}
-
 // asked is one expression of a dashboard, and where it stands.
 type asked struct {
 	where   string
@@ -126,7 +71,7 @@ type asked struct {
 // queries are those of panels and of annotations.
 func (b board) queries() []asked {
 	var list []asked
-	for _, p := range b.drawn() {
+	for _, p := range b.Panels {
 		for _, t := range p.Targets {
 			list = append(list, asked{fmt.Sprintf("%s, query %s", p.Title, t.RefID), t.Expr, t.LegendFormat, t.Instant})
 		}
@@ -167,18 +112,4 @@ func selectors(expr string, do func(s *parser.VectorSelector, around []parser.No
 		return nil
 	})
 	return nil
-}
-
-// links are those of the cells of a table.
-func (p *panel) links() []link {
-	var list []link
-	for _, o := range p.FieldConfig.Overrides {
-		for _, pr := range o.Properties {
-			var l []link
-			if pr.ID == "links" && json.Unmarshal(pr.Value, &l) == nil {
-				list = append(list, l...)
-			}
-		}
-	}
-	return list
 }

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"holdfast/lab/harness"
-	"holdfast/standstill"
 )
 
 // trial is one scenario: what should happen, and what did.
@@ -20,7 +19,6 @@ type trial struct {
 	nodes    []*node // whose logs tell more
 	facts    []string
 	wrong    []string
-	unjudged []string      // claims about time, where the machine stood still
 	recovery time.Duration // what it counts is in the text of the scenario
 }
 
@@ -36,19 +34,16 @@ func (t *trial) must(ok bool, format string, args ...any) {
 	}
 }
 
-// holds notes an error as wrong, unless it says that the claim could not be judged.
+// holds notes an error as wrong.
 func (t *trial) holds(err error) {
-	switch {
-	case errors.Is(err, standstill.ErrUnjudged):
-		t.unjudged = append(t.unjudged, err.Error())
-	case err != nil:
+	if err != nil {
 		t.wrong = append(t.wrong, err.Error())
 	}
 }
 
 func (t *trial) observed() string {
 	if len(t.wrong) == 0 {
-		return strings.Join(append(t.unjudged, t.facts...), ", ")
+		return strings.Join(t.facts, ", ")
 	}
 	first, _, _ := strings.Cut(t.wrong[0], "\n")
 	if len(t.wrong) > 1 {
@@ -57,8 +52,7 @@ func (t *trial) observed() string {
 	return "WRONG: " + first
 }
 
-// run plays everything. same is true if all that was seen is what was expected; if some of it
-// could not be judged beside, the error says so.
+// run plays everything. same is true if all that was seen is what was expected.
 func run(ctx context.Context, out io.Writer, stay bool) (same bool, err error) {
 	lab, err := harness.New()
 	if err != nil {
@@ -84,10 +78,8 @@ func run(ctx context.Context, out io.Writer, stay bool) (same bool, err error) {
 	var told sync.WaitGroup
 	told.Go(func() { s.tellAlerts(telling) })
 	defer func() { stop(); told.Wait() }()
-	defer standstill.Watch()()
 	trials := scenarios(s)
 	same = true
-	var unjudged []string
 	for _, t := range trials {
 		s.say("")
 		s.say("SCENARIO %s", t.name)
@@ -97,7 +89,6 @@ func run(ctx context.Context, out io.Writer, stay bool) (same bool, err error) {
 		} else if err := t.play(ctx, t.trial); err != nil {
 			t.must(false, "could not be played to its end: %v", err)
 		}
-		unjudged = append(unjudged, t.unjudged...)
 		if ctx.Err() != nil {
 			return false, fmt.Errorf("interrupted: %w", ctx.Err())
 		}
@@ -120,9 +111,6 @@ func run(ctx context.Context, out io.Writer, stay bool) (same bool, err error) {
 	s.print("\n" + report.String())
 	if stay {
 		s.remain(ctx)
-	}
-	if same && len(unjudged) > 0 {
-		return false, fmt.Errorf("%w: %s", standstill.ErrUnjudged, strings.Join(unjudged, "; "))
 	}
 	return same, nil
 }
@@ -165,8 +153,6 @@ func table(out io.Writer, trials []scenario) {
 		verdict, recovered := "same", "-"
 		if len(t.wrong) > 0 {
 			verdict = "DIFFERS"
-		} else if len(t.unjudged) > 0 {
-			verdict = "UNJUDGED"
 		} else if t.recovery > 0 {
 			recovered = fmt.Sprintf("%d ms", t.recovery.Milliseconds())
 		}

@@ -11,7 +11,6 @@ import (
 
 	"holdfast/lab/harness"
 	"holdfast/lab/prom"
-	"holdfast/standstill"
 )
 
 // scenario is a trial and how it is played. What differs from the expectation goes
@@ -92,7 +91,7 @@ func (s *stage) glitch(ctx context.Context, t *trial, n *node) error {
 		return err
 	}
 	t.recovery = renewed.Sub(healed)
-	t.holds(standstill.Judge("renewed after the heal", healed, time.Now(), t.recovery, time.Second))
+	t.must(t.recovery <= time.Second, "renewed %v after the heal", t.recovery)
 	after, err := s.keys.ReadRegistration(ctx, s.etcd.Client(), n.id)
 	if err != nil {
 		return err
@@ -133,7 +132,7 @@ func (s *stage) longCut(ctx context.Context, t *trial, n *node) error {
 		return err
 	}
 	s.say("etcd deleted the registration, %.1f s after the fence", deleted.At.Sub(refused).Seconds())
-	t.holds(standstill.JudgeOrder("publishing was refused", refused, "the key was deleted", deleted.At))
+	t.must(refused.Before(deleted.At), "publishing was refused %v after the key was deleted", refused.Sub(deleted.At))
 	if err := s.alerted(ctx, t, began, "HoldfastLeaseLost", n); err != nil {
 		return err
 	}
@@ -275,7 +274,7 @@ func (s *stage) frozenSidecar(ctx context.Context, t *trial, n *node) error {
 	if err != nil {
 		return err
 	}
-	t.holds(standstill.JudgeOrder("the broker ended", ended, "the key was deleted", deleted.At))
+	t.must(ended.Before(deleted.At), "the broker ended %v after the key was deleted", ended.Sub(deleted.At))
 	s.say("etcd deleted the registration %.1f s after that", deleted.At.Sub(ended).Seconds())
 	back := time.Now()
 	if err := errors.Join(n.sidecar.Thaw(), n.nats.Launch()); err != nil {
