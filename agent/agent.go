@@ -404,7 +404,7 @@ func (a *agent) serve(ctx context.Context) error {
 	if a.presence != nil {
 		etcd = unleased
 	}
-	a.log.Info("holdfast starts", "version", a.version, "driver", a.cfg.Driver, "broker_admin", withoutPassword(a.cfg.BrokerAdmin),
+	a.log.Info("holdfast starts", "version", a.version, "driver", a.cfg.Driver, "broker_admin", a.cfg.BrokerAdmin,
 		"etcd", etcd, "probes", servers[0].Addr(), "web", servers[1].Addr())
 	for _, w := range a.cfg.Warnings() {
 		a.log.Warn("a setting is probably not what is meant", "detail", w)

@@ -153,14 +153,14 @@ func (i *identityCheck) name(who brokerapi.Report) (string, error) {
 	switch {
 	case id == "":
 		return "", fmt.Errorf("--broker-id: required, because %w: the broker at %s "+
-			"would be another at each start: name it there (NATS: server_name) or set --broker-id", errNoBrokerID, withoutPassword(i.cfg.BrokerAdmin))
+			"would be another at each start: name it there (NATS: server_name) or set --broker-id", errNoBrokerID, i.cfg.BrokerAdmin)
 	case flaw != "":
 		return "", fmt.Errorf("--broker-id: required, because %w: the broker at %s calls itself %q, and that %s: "+
-			"set --broker-id, or name it otherwise there (NATS: server_name)", errBadName, withoutPassword(i.cfg.BrokerAdmin), id, flaw)
+			"set --broker-id, or name it otherwise there (NATS: server_name)", errBadName, i.cfg.BrokerAdmin, id, flaw)
 	case i.expected != "" && i.expected != id:
 		return "", fmt.Errorf("--state-dir %s: it belongs to broker %q, and the broker at %s is %q (%w): "+
 			"give each broker a state directory of its own, or point --broker-admin at the right one",
-			i.cfg.StateDir, i.expected, withoutPassword(i.cfg.BrokerAdmin), id, brokerapi.ErrIdentity)
+			i.cfg.StateDir, i.expected, i.cfg.BrokerAdmin, id, brokerapi.ErrIdentity)
 	}
 	return id, nil
 }

@@ -131,7 +131,7 @@ func (r *registrar) rivalry(s sighting, reg cluster.Registration) error {
 	}
 	return fmt.Errorf("%w: broker id %q is registered by a living sidecar of the same incarnation%s, and the state directory is not where it was: "+
 		"one is a copy of the other. Stop one of the two; another broker than --broker-admin %s needs another --broker-id and an empty --state-dir",
-		lease.ErrConflict, reg.BrokerID, where, withoutPassword(r.cfg.BrokerAdmin))
+		lease.ErrConflict, reg.BrokerID, where, r.cfg.BrokerAdmin)
 }
 
 // suspected reports whether that is not known yet: nobody is stopped on a suspicion.

@@ -160,7 +160,7 @@ func (r *registrar) describeHolder(seen cluster.Snapshot) string {
 	}
 	return fmt.Sprintf("broker id %q is registered by %s, not by this sidecar: stop one of the two, or give this one another broker than --broker-admin %s, "+
 		"another --broker-id where that is set, or its broker another name (NATS: server_name); if the other is dead, its lease ends by itself",
-		r.brokerID, who, withoutPassword(r.cfg.BrokerAdmin))
+		r.brokerID, who, r.cfg.BrokerAdmin)
 }
 
 // deferred holds back what rests on data that nobody has looked at and, while recovery is

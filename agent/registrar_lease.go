@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/url"
 	"reflect"
 	"slices"
 	"time"
@@ -129,7 +128,7 @@ func registrationValue(c config.Config, incarnation, run, version string) ([]byt
 		return nil, fmt.Errorf("encode registration: %w", err)
 	}
 	v, err := json.Marshal(cluster.RegistrationValue{
-		BrokerURL: c.BrokerURL, ConnectURL: c.ConnectURL, AdminAddr: withoutPassword(c.BrokerAdmin),
+		BrokerURL: c.BrokerURL, ConnectURL: c.ConnectURL, AdminAddr: c.BrokerAdmin,
 		Incarnation: incarnation, Run: run, Holdfast: about,
 	})
 	if err != nil {
@@ -147,13 +146,4 @@ func fromBefore(old, now []byte) bool {
 	}
 	a.Run, a.Holdfast = b.Run, b.Holdfast
 	return reflect.DeepEqual(a, b)
-}
-
-func withoutPassword(raw string) string {
-	u, err := url.Parse(raw)
-	if err != nil {
-		return ""
-	}
-	u.User = nil
-	return u.String()
 }
