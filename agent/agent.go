@@ -23,6 +23,7 @@ import (
 	"holdfast/agent/control"
 	"holdfast/agent/lease"
 	"holdfast/agent/moving"
+	"holdfast/agent/note"
 	"holdfast/agent/process"
 	"holdfast/agent/recognize"
 	"holdfast/agent/web"
@@ -61,8 +62,8 @@ type agent struct {
 
 	dir        *stateDir
 	journal    *control.Journal
-	renewals   *renewalNotes // nil: none are noted
-	feed       *page.Feed    // who watches the status page
+	renewals   *note.Notes // nil: none are noted
+	feed       *page.Feed  // who watches the status page
 	broker     brokerapi.Broker
 	traits     brokerapi.Traits // of that broker
 	keeps      atomic.Bool      // it said that nothing but its end takes a topic from it
@@ -120,7 +121,7 @@ type agent struct {
 	view     atomic.Pointer[snapshot]
 	life     atomic.Pointer[life]
 	rival    atomic.Bool    // see registrar.rival
-	recalled confirmation   // see registrar.before
+	recalled note.Confirmed // see registrar.before
 	tasks    sync.WaitGroup // goroutines that do I/O for the loop
 	life0    context.Context
 	endLife  context.CancelFunc

@@ -402,8 +402,8 @@ func lifeOf(t *testing.T, can kind, change func(c *config.Config), past, claim f
 		l := &sidecarLife{t: t, born: time.Now(), leaseID: 1, process: 1, serving: true, lostLine: make(chan struct{}, 1)}
 		l.agent = &agent{cfg: c, version: "test", log: quiet, started: time.Now(), inbox: make(chan func()), named: make(chan struct{}),
 			world: World{}}
-		l.world.Clocks = func() Clocks {
-			return Clocks{Boot: l.clock(), Mono: time.Since(l.born), Wall: time.Now().Add(l.suspended() + l.wallMoved())}
+		l.world.Clocks = func() lease.Clocks {
+			return lease.Clocks{Boot: l.clock(), Mono: time.Since(l.born), Wall: time.Now().Add(l.suspended() + l.wallMoved())}
 		}
 		l.clock = func() lease.Instant { return lease.Instant(time.Hour + time.Since(l.born) + l.suspended()) }
 		l.begun = l.clock()

@@ -13,6 +13,7 @@ import (
 	"holdfast/agent/config"
 	"holdfast/agent/control"
 	"holdfast/agent/lease"
+	"holdfast/agent/note"
 	"holdfast/agent/process"
 	"holdfast/agent/recognize"
 	"holdfast/brokerapi"
@@ -34,8 +35,8 @@ type start struct {
 	data       recovery.DataID // see life
 	localData  bool            // it is on this broker only
 	byInstance bool
-	before     confirmation // see registrar
-	moved      bool         // the state directory is not where it was
+	before     note.Confirmed // see registrar
+	moved      bool           // the state directory is not where it was
 	clock      func() lease.Instant
 	serves     func(*listing) // nil: it is not asked
 	assumed    []string
@@ -63,7 +64,7 @@ func checkStart(ctx context.Context, c config.Config, who brokerapi.Report, heal
 	s.moved = s.memory.movedTo((&stateDir{path: c.StateDir}).place())
 	s.memory.keptIn("")
 	if s.memory.Epoch != 0 {
-		s.before = notedConfirmation(c.StateDir)
+		s.before = note.Read(c.StateDir)
 		s.memory.was(s.before)
 	}
 	if s.name = cmp.Or(c.BrokerID, who.Name, s.memory.BrokerID); s.name == "" {

@@ -4,32 +4,9 @@ import (
 	"fmt"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"holdfast/agent/control"
 	"holdfast/agent/lease"
 )
-
-// readTogether is how far apart two readings of one moment may be.
-const readTogether = time.Millisecond
-
-// hostClocks reads the host's clocks together: if it was kept from running in
-// between, it reads again.
-func hostClocks() Clocks {
-	for {
-		mono := monotonic()
-		c := Clocks{Boot: lease.BootClock(), Mono: mono, Wall: time.Now()}
-		if monotonic()-mono < readTogether {
-			return c
-		}
-	}
-}
-
-func monotonic() time.Duration {
-	var ts unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) // cannot fail for this clock
-	return time.Duration(ts.Nano())
-}
 
 // noteClocks sees a suspension of the host and a step of its wall clock, before anything
 // else is decided.
@@ -41,8 +18,8 @@ func (a *agent) noteClocks() {
 	if before == nil {
 		return
 	}
-	news := compareClocks(*before, now)
-	if news.raisesDoubt() {
+	news := lease.CompareClocks(*before, now)
+	if news.RaisesDoubt() {
 		a.doubtAt(now.Boot, max(news.Jumped, 0))
 		a.publish()
 	}
@@ -77,15 +54,6 @@ func (a *agent) leaseAt(now lease.Instant) string {
 	}
 	return fmt.Sprintf("the lease is valid for another %v", v.Deadline().Sub(now).Round(time.Millisecond))
 }
-
-const (
-	// leastSuspension is the smallest lead of the boot clock that counts. Both clocks
-	// are read one after the other, so a busy host shows a small one.
-	leastSuspension = 100 * time.Millisecond
-	// leastJump is the smallest step of the wall clock that counts. Slewing changes
-	// it by half a millisecond in a second.
-	leastJump = time.Second
-)
 
 // doubt is about the deadline: the host did not run for a while. A machine that was paused
 // from outside shows it by its wall clock alone, and a clock that was set shows the same. So
@@ -139,39 +107,5 @@ func (a *agent) jumpedSinceLoop() bool {
 	if before == nil {
 		return false
 	}
-	return compareClocks(*before, a.world.Clocks()).raisesDoubt()
-}
-
-// Clocks is one reading of the host's clocks, taken together.
-type Clocks struct {
-	Boot lease.Instant // runs on while the host is suspended; deadlines count on it
-	Mono time.Duration // stands still then; Go's timers count on it
-	Wall time.Time     // anybody may set it; nothing counts on it
-}
-
-// ahead is by how much the wall clock is ahead of the boot clock.
-func (c Clocks) ahead() time.Duration { return time.Duration(c.Wall.UnixNano() - int64(c.Boot)) }
-
-// clockNews is what happened between two readings. Zero: nothing.
-type clockNews struct {
-	Suspended time.Duration
-	Jumped    time.Duration // of the wall clock; negative: backwards
-}
-
-// raisesDoubt reports whether the host may not have run. A wall clock that was set back may
-// hide a pause: by how long, nothing tells.
-func (n clockNews) raisesDoubt() bool { return n.Suspended > 0 || n.Jumped != 0 }
-
-// compareClocks says what happened from one reading to the next.
-func compareClocks(before, now Clocks) (news clockNews) {
-	boot, mono := now.Boot.Sub(before.Boot), now.Mono-before.Mono
-	if d := boot - mono; d >= leastSuspension {
-		news.Suspended = d
-	}
-	// Round strips the monotonic reading, which would hide the jump.
-	wall := now.Wall.Round(0).Sub(before.Wall.Round(0))
-	if d := wall - boot; d >= leastJump || d <= -leastJump {
-		news.Jumped = d
-	}
-	return news
+	return lease.CompareClocks(*before, a.world.Clocks()).RaisesDoubt()
 }

@@ -27,42 +27,6 @@ func (l *sidecarLife) suspend(d time.Duration) {
 	synctest.Wait()
 }
 
-func TestComparesClocks(t *testing.T) {
-	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	before := Clocks{Boot: lease.Instant(time.Hour), Mono: time.Minute, Wall: at}
-	for _, tt := range []struct {
-		name             string
-		boot, mono, wall time.Duration // how far each went
-		want             clockNews
-	}{
-		{"a second passes", time.Second, time.Second, time.Second, clockNews{}},
-		{"a busy host reads them apart", time.Second, time.Second - 99*time.Millisecond, time.Second, clockNews{}},
-		{"suspended", 31 * time.Second, time.Second, 31 * time.Second, clockNews{Suspended: 30 * time.Second}},
-		{"suspended for the least", 1100 * time.Millisecond, time.Second, 1100 * time.Millisecond, clockNews{Suspended: 100 * time.Millisecond}},
-		{"set forward", time.Second, time.Second, 301 * time.Second, clockNews{Jumped: 5 * time.Minute}},
-		{"set back", time.Second, time.Second, -299 * time.Second, clockNews{Jumped: -5 * time.Minute}},
-		{"slewed", time.Second, time.Second, 1999 * time.Millisecond, clockNews{}},
-		{"suspended, and set when it woke up", 31 * time.Second, time.Second, time.Minute + 31*time.Second, clockNews{Suspended: 30 * time.Second, Jumped: time.Minute}},
-		{"the host did not run, no clock stood still", time.Hour, time.Hour, time.Hour, clockNews{}},
-	} {
-		now := Clocks{Boot: before.Boot.Add(tt.boot), Mono: before.Mono + tt.mono, Wall: before.Wall.Add(tt.wall)}
-		if got := compareClocks(before, now); got != tt.want {
-			t.Errorf("%s: %+v, want %+v", tt.name, got, tt.want)
-		}
-	}
-}
-
-func TestHostClocksAreReadTogether(t *testing.T) {
-	before := hostClocks()
-	for range 1000 {
-		now := hostClocks()
-		if news := compareClocks(before, now); news != (clockNews{}) {
-			t.Fatalf("%+v", news)
-		}
-		before = now
-	}
-}
-
 func TestHostSuspendedIsJudgedByTheBootClockAtOnce(t *testing.T) {
 	for _, tt := range []struct {
 		name      string

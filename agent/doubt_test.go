@@ -85,7 +85,7 @@ func TestNobodyIsSentHereWhileTheLoopFindsOutThatTheClocksJumped(t *testing.T) {
 				}
 				clock, clocks := l.clock, l.world.Clocks
 				l.clock = func() lease.Instant { ask(); return clock() }
-				l.world.Clocks = func() Clocks { ask(); return clocks() }
+				l.world.Clocks = func() lease.Clocks { ask(); return clocks() }
 			}
 			inLifeAfter(t, nil, past, func(l *sidecarLife) {
 				l.set(func() { l.slow = 500 * time.Millisecond })

@@ -1,218 +1,50 @@
 package agent
 
 import (
-	"bytes"
-	"errors"
-	"fmt"
 	"log/slog"
 	"os"
-	"path/filepath"
-	"strings"
 	"sync"
-	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"holdfast/agent/lease"
+	"holdfast/agent/note"
 	"holdfast/agent/process"
 	"holdfast/recovery"
 )
 
 var discard = slog.New(slog.DiscardHandler)
 
-const noon = lease.Instant(12 * time.Hour)
-
-// read is what the next sidecar on this boot of the host finds in dir.
-func read(t *testing.T, dir, boot string) (lastRenewal, error) {
-	t.Helper()
-	_, last, _, doubt := openRenewals(dir, boot, Clocks{Boot: noon}, discard)
-	return last, doubt
+// noteDisk keeps what is written to it.
+type noteDisk struct {
+	mu      sync.Mutex
+	written []string
 }
 
-func TestARenewalThatIsNotedIsFoundByTheNextSidecarOfThisBoot(t *testing.T) {
-	dir := t.TempDir()
-	if _, doubt := read(t, dir, "boot-1"); doubt == nil {
-		t.Error("found a note where none was written")
-	}
-	want := lastRenewal{LeaseID: -7, SentAt: noon - 5, TTL: 30 * time.Second}
-	path := filepath.Join(dir, renewalFile)
-	write := func(r lastRenewal) {
-		f, err := os.OpenFile(path, os.O_RDWR, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := f.WriteAt(r.encode("boot-1"), 0); err != nil {
-			t.Fatal(err)
-		}
-		f.Close()
-	}
-	write(lastRenewal{LeaseID: 1 << 62, SentAt: noon - 9, TTL: time.Hour})
-	write(want)
-	if got, doubt := read(t, dir, "boot-1"); got != want || doubt != nil {
-		t.Errorf("%+v, %v", got, doubt)
-	}
-	for boot, why := range map[string]string{"boot-2": "another boot", "": "another boot"} {
-		if got, doubt := read(t, dir, boot); doubt == nil || !strings.Contains(doubt.Error(), why) || got != (lastRenewal{}) {
-			t.Errorf("boot %q: %+v, %v", boot, got, doubt)
-		}
-		write(want)
-	}
-}
-
-func TestANoteThatIsNotWholeIsNoNote(t *testing.T) {
-	good := lastRenewal{LeaseID: 7, SentAt: noon - 5, TTL: 30 * time.Second}.encode("boot-1")
-	older := lastRenewal{LeaseID: 7, SentAt: noon - 1e9, TTL: 30 * time.Second}.encode("boot-1")
-	for name, raw := range map[string][]byte{
-		"empty":                   {},
-		"too short":               good[:len(good)-1],
-		"too long":                append(bytes.Clone(good), '\n'),
-		"of blanks":               bytes.Repeat([]byte(" "), renewalSize),
-		"half old and half new":   append(bytes.Clone(good[:100]), older[100:]...),
-		"one bit is another":      bytes.Replace(good, []byte("30000000000"), []byte("31000000000"), 1),
-		"from the future":         lastRenewal{LeaseID: 7, SentAt: noon + 1, TTL: time.Second}.encode("boot-1"),
-		"granted nothing":         lastRenewal{LeaseID: 7, SentAt: noon - 1}.encode("boot-1"),
-		"a name that is too long": lastRenewal{LeaseID: 7, SentAt: noon - 1, TTL: 1}.encode(strings.Repeat("b", 70)),
-	} {
-		t.Run(name, func(t *testing.T) {
-			dir := t.TempDir()
-			path := filepath.Join(dir, renewalFile)
-			if err := os.WriteFile(path, raw, 0o600); err != nil {
-				t.Fatal(err)
-			}
-			if got, doubt := read(t, dir, "boot-1"); doubt == nil || got != (lastRenewal{}) {
-				t.Errorf("%+v, %v", got, doubt)
-			}
-			if info, err := os.Stat(path); err != nil || info.Size() != int64(renewalSize) {
-				t.Errorf("not made ready for the next: %v, %v", info, err)
-			}
-		})
-	}
-}
-
-// What the wall clock did since a note of a lead of an hour.
-func TestANoteTellsForHowLongTheHostMayHaveStoodSince(t *testing.T) {
-	note := lastRenewal{LeaseID: 7, SentAt: noon - 5, TTL: 30 * time.Second, Ahead: time.Hour}
-	for _, row := range []struct {
-		name        string
-		by, want    time.Duration
-		withoutWall bool // the note does not say
-	}{
-		{name: "nothing"},
-		{name: "slewed", by: leastJump - 1},
-		{name: "slewed back", by: 1 - leastJump},
-		{name: "the host stood, or it was set forward", by: 20 * time.Second, want: 20 * time.Second},
-		{name: "for the least", by: leastJump, want: leastJump},
-		{name: "set back: nobody knows", by: -leastJump, want: 30 * time.Second},
-		{name: "set back by years: nobody knows", by: -1e6 * time.Hour, want: 30 * time.Second},
-		{name: "not noted", by: 20 * time.Second, withoutWall: true},
-	} {
-		t.Run(row.name, func(t *testing.T) {
-			now := Clocks{Boot: noon, Wall: time.Unix(0, int64(noon)).Add(time.Hour + row.by)}
-			raw := note.encode("boot-1")
-			if row.withoutWall { // as the version before wrote it
-				raw = summed(fmt.Sprintf("%-64.64s %016x %020d %020d", "boot-1", 7, int64(note.SentAt), int64(note.TTL)))
-			}
-			got, _, doubt := decodeRenewal(raw, "boot-1", now)
-			if doubt != nil || got.lost(now) != row.want || got.SentAt != note.SentAt {
-				t.Errorf("%+v, lost %v, %v", got, got.lost(now), doubt)
-			}
-		})
-	}
-}
-
-func TestANoteOfTheVersionBeforeIsMadeOneOfOurs(t *testing.T) {
-	dir := t.TempDir()
-	old := summed(fmt.Sprintf("%-64.64s %016x %020d %020d", "boot-1", 7, int64(noon-5), int64(time.Minute)))
-	if err := os.WriteFile(filepath.Join(dir, renewalFile), old, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	want := lastRenewal{LeaseID: 7, SentAt: noon - 5, TTL: time.Minute}
-	for range 2 {
-		if got, doubt := read(t, dir, "boot-1"); got != want || doubt != nil {
-			t.Errorf("%+v, %v", got, doubt)
-		}
-	}
-	if info, err := os.Stat(filepath.Join(dir, renewalFile)); err != nil || info.Size() != int64(renewalSize) {
-		t.Errorf("%v, %v", info, err)
-	}
-}
-
-// hangingDisk takes a write that it does not end before it is released.
-type hangingDisk struct {
-	mu       sync.Mutex
-	written  []string
-	released chan struct{}
-}
-
-func (d *hangingDisk) put(p []byte) error {
-	<-d.released
+func (d *noteDisk) put(p []byte) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.written = append(d.written, string(p))
 	return nil
 }
 
-func TestADiskThatHangsHoldsNobodyUpAndGetsTheNewestNote(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		disk := &hangingDisk{released: make(chan struct{})}
-		n := &renewalNotes{put: disk.put, boot: "b", next: make(chan lastRenewal, 1), log: discard}
-		go n.run(t.Context())
-		begun := time.Now()
-		for i := range 1000 {
-			n.note(lastRenewal{LeaseID: 7, SentAt: lease.Instant(i), TTL: time.Second})
-			synctest.Wait()
-		}
-		if took := time.Since(begun); took > 0 {
-			t.Errorf("held up for %v", took)
-		}
-		close(disk.released)
-		synctest.Wait()
-		last := lastRenewal{LeaseID: 7, SentAt: 999, TTL: time.Second}
-		if n := len(disk.written); n != 2 || disk.written[1] != string(last.encode("b")) {
-			t.Errorf("%d notes, %q", n, disk.written)
-		}
-	})
-}
-
-// A note is written over the one before, so a disk that has filled up since takes it.
-func TestAFullDiskTakesTheNextNoteAllTheSame(t *testing.T) {
-	dir := t.TempDir()
-	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=64k"); err != nil {
-		t.Skipf("needs a file system of its own to fill: %v", err)
-	}
-	defer syscall.Unmount(dir, syscall.MNT_DETACH)
-	n, _, _, _ := openRenewals(dir, "boot-1", Clocks{Boot: noon}, discard)
-	if err := os.WriteFile(filepath.Join(dir, "ballast"), make([]byte, 1<<20), 0o600); !errors.Is(err, syscall.ENOSPC) {
-		t.Fatalf("the disk is not full: %v", err)
-	}
-	want := lastRenewal{LeaseID: 7, SentAt: noon - 5, TTL: 30 * time.Second}
-	if err := n.put(want.encode("boot-1")); err != nil {
-		t.Error(err)
-	}
-	if got, doubt := read(t, dir, "boot-1"); got != want || doubt != nil {
-		t.Errorf("%+v, %v", got, doubt)
-	}
-}
-
 func TestEachConfirmedRenewalIsNotedAndSoIsALoss(t *testing.T) {
 	inLife(t, nil, func(l *sidecarLife) {
-		disk := &hangingDisk{released: make(chan struct{})}
-		close(disk.released)
+		disk := &noteDisk{}
 		l.inLoop(func() {
-			l.renewals = &renewalNotes{put: disk.put, boot: "b", next: make(chan lastRenewal, 1), log: discard}
+			l.renewals = note.To(disk.put, "b", discard)
 		})
-		go l.renewals.run(l.life0)
+		go l.renewals.Run(l.life0)
 		l.until(l.age() + time.Minute)
 		v := l.keeper.View()
-		want := lastRenewal{v.Grant.LeaseID, v.Validity.SentAt, v.Validity.TTL, l.world.Clocks().ahead(), v.Grant.Revision}
-		if n := len(disk.written); n < 10 || disk.written[n-1] != string(want.encode("b")) {
+		want := note.Renewal{LeaseID: v.Grant.LeaseID, SentAt: v.Validity.SentAt, TTL: v.Validity.TTL, Ahead: l.world.Clocks().Ahead(), Revision: v.Grant.Revision}
+		if n := len(disk.written); n < 10 || disk.written[n-1] != string(want.Encode("b")) {
 			t.Errorf("%d notes, the last %q", n, disk.written[n-1])
 		}
 		l.set(func() { l.lost, l.storeErr = true, true })
 		l.becomes(recovery.Detached, l.age()+time.Minute)
 		l.until(l.age() + time.Millisecond)
-		if got := disk.written[len(disk.written)-1]; got != string(leaseOver.encode("b")) {
+		if got := disk.written[len(disk.written)-1]; got != string(note.Over.Encode("b")) {
 			t.Errorf("after the loss: %q", got)
 		}
 	})
@@ -221,14 +53,13 @@ func TestEachConfirmedRenewalIsNotedAndSoIsALoss(t *testing.T) {
 // The note would say that no clock has jumped since.
 func TestARenewalThatWasSentBeforeAPauseIsNotNotedAfterIt(t *testing.T) {
 	inLife(t, nil, func(l *sidecarLife) {
-		disk := &hangingDisk{released: make(chan struct{})}
-		close(disk.released)
+		disk := &noteDisk{}
 		l.inLoop(func() {
-			l.renewals = &renewalNotes{put: disk.put, boot: "b", next: make(chan lastRenewal, 1), log: discard}
+			l.renewals = note.To(disk.put, "b", discard)
 		})
-		go l.renewals.run(l.life0)
-		noted := func() lastRenewal {
-			r, _, err := decodeRenewal([]byte(disk.written[len(disk.written)-1]), "b", l.world.Clocks())
+		go l.renewals.Run(l.life0)
+		noted := func() note.Renewal {
+			r, _, err := note.Decode([]byte(disk.written[len(disk.written)-1]), "b", l.world.Clocks())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -244,11 +75,11 @@ func TestARenewalThatWasSentBeforeAPauseIsNotNotedAfterIt(t *testing.T) {
 		for l.keeper.View().Validity.SentAt == sent {
 			l.until(l.age() + 10*time.Millisecond)
 		}
-		if r := noted(); r != before || r.lost(l.world.Clocks()) != 20*time.Second {
+		if r := noted(); r != before || r.Lost(l.world.Clocks()) != 20*time.Second {
 			t.Errorf("noted %+v after %+v", r, before)
 		}
 		l.until(l.age() + 5*time.Second)
-		if r := noted(); r.SentAt == before.SentAt || r.lost(l.world.Clocks()) != 0 {
+		if r := noted(); r.SentAt == before.SentAt || r.Lost(l.world.Clocks()) != 0 {
 			t.Errorf("a renewal later: %+v", r)
 		}
 	})
@@ -263,7 +94,7 @@ func TestABrokerLeftBehindIsFencedAtTheFencePointOfItsOwnLease(t *testing.T) {
 	stood := func(d time.Duration) func(l *sidecarLife) {
 		return func(l *sidecarLife) {
 			now := l.world.Clocks()
-			l.recall(lastRenewal{1, l.former.SentAt, l.former.TTL, now.ahead() - d, 0}, now)
+			l.recall(note.Renewal{LeaseID: 1, SentAt: l.former.SentAt, TTL: l.former.TTL, Ahead: now.Ahead() - d}, now)
 		}
 	}
 	for _, row := range []struct {
@@ -342,4 +173,18 @@ func TestABrokerLeftBehindThatHangsIsStoppedAtTheFencePoint(t *testing.T) {
 			t.Errorf("stopped at %v", l.stops)
 		}
 	})
+}
+
+func TestTheLaterOfTwoConfirmationsCounts(t *testing.T) {
+	noon := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+	m := memory{ConfirmedAt: 30, Deadline: noon}
+	m.was(note.Confirmed{})
+	m.was(note.Confirmed{Revision: 29, Deadline: noon.Add(-1)})
+	if m.ConfirmedAt != 30 || !m.Deadline.Equal(noon) {
+		t.Errorf("%+v: an older one is believed", m)
+	}
+	m.was(note.Confirmed{Revision: 31, Deadline: noon.Add(1)})
+	if m.ConfirmedAt != 31 || !m.Deadline.Equal(noon.Add(1)) {
+		t.Errorf("%+v: a younger one is not", m)
+	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"holdfast/agent/control"
 	"holdfast/agent/lease"
+	"holdfast/agent/note"
 	"holdfast/agent/process"
 	"holdfast/brokerapi"
 	"holdfast/probes"
@@ -86,14 +87,14 @@ type loopState struct {
 	conflicts        int       // topics that turned out to be another broker's, so far
 	progress         time.Time // when the progress of a long load was last told
 	saving           chan struct{}
-	clocks           atomic.Pointer[Clocks] // at the last run, and what they told is published; nil: not yet, or nobody reads them
+	clocks           atomic.Pointer[lease.Clocks] // at the last run, and what they told is published; nil: not yet, or nobody reads them
 	doubt            doubt
 	dataOf           string    // process of the broker for which its data is looked at
 	dataFrom         time.Time // and since when
 	goneFrom         time.Time // since when the data directory is not there, see dataGone
 	dataLate         string    // process for which that took too long
 	noted            time.Time // when the revision of the last confirmed renewal was noted on disk
-	lastNoted        lastRenewal
+	lastNoted        note.Renewal
 	former           lease.Validity // by the last renewal of the sidecar before this one; zero: not known
 	formerOver       bool           // and its fence point has passed, without our being attached
 }
@@ -384,7 +385,7 @@ func (a *agent) publishLife(who brokerapi.Report) {
 		boot.DirGone = a.dataDir.Path()
 	}
 	confirmed := a.confirmed() // renewed since it was noted
-	a.memory.was(confirmation{Deadline: confirmed.Deadline})
+	a.memory.was(note.Confirmed{Deadline: confirmed.Deadline})
 	m := a.memory
 	m.ConfirmedAt, m.Revision = max(m.ConfirmedAt, confirmed.Revision), max(m.Revision, confirmed.Revision)
 	value := a.value

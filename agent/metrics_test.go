@@ -72,7 +72,7 @@ func builtOn(t testing.TB, reg *prometheus.Registry, broker topics.Broker) *agen
 	t.Helper()
 	c := natsDefaults().Effective()
 	quiet := slog.New(slog.DiscardHandler)
-	a := &agent{cfg: c, world: World{Clocks: hostClocks}, version: "test", log: quiet, clock: lease.BootClock, started: time.Now(),
+	a := &agent{cfg: c, world: World{Clocks: lease.HostClocks}, version: "test", log: quiet, clock: lease.BootClock, started: time.Now(),
 		inbox: make(chan func()), named: make(chan struct{}), broker: stillBroker{}}
 	a.memory = memory{Format: memoryFormat, Incarnation: randomID()}
 	a.journal = control.OpenJournal(t.TempDir(), quiet)

@@ -296,8 +296,8 @@ func (n *numbered) sidecar(change func(*config.Config)) (stop func(cause error) 
 func (n *numbered) world() World {
 	return World{
 		Clock: func() lease.Instant { return lease.Instant(time.Hour + time.Since(n.born)) },
-		Clocks: func() Clocks {
-			return Clocks{Boot: lease.Instant(time.Hour + time.Since(n.born)), Mono: time.Since(n.born), Wall: time.Now()}
+		Clocks: func() lease.Clocks {
+			return lease.Clocks{Boot: lease.Instant(time.Hour + time.Since(n.born)), Mono: time.Since(n.born), Wall: time.Now()}
 		},
 		Broker: func(config.Config, *cluster.Client, *slog.Logger) (brokerapi.Broker, error) { return n, nil },
 		Etcd: func(c cluster.Config, log *slog.Logger) (*cluster.Client, Line, error) {

@@ -15,6 +15,7 @@ import (
 
 	"holdfast/agent/config"
 	"holdfast/agent/lease"
+	"holdfast/agent/note"
 	"holdfast/cluster"
 	"holdfast/recovery"
 )
@@ -294,7 +295,7 @@ func (m *memory) takeFormerStore(dir string) error {
 		m.Distrust = strings.TrimPrefix(fmt.Sprintf("%s; %s cannot be read (%v)", m.Distrust, path, flaw), "; ")
 	}
 	for _, l := range f.Store.Content.Leases {
-		m.was(confirmation{Deadline: f.Store.At.Wall.Add(l.Deadline.Sub(f.Store.At.Now))})
+		m.was(note.Confirmed{Deadline: f.Store.At.Wall.Add(l.Deadline.Sub(f.Store.At.Now))})
 	}
 	if !registered {
 		m.LeaseID = 0

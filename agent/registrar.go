@@ -10,6 +10,7 @@ import (
 
 	"holdfast/agent/config"
 	"holdfast/agent/lease"
+	"holdfast/agent/note"
 	"holdfast/cluster"
 	"holdfast/recovery"
 )
@@ -115,10 +116,10 @@ type registrar struct {
 	others *bool
 	// serves begins to list what the broker serves; nil: etcd does not say whose that is.
 	serves     func(*listing)
-	listing    *listing     // under way, or not asked for yet. Of the Keeper's goroutine
-	strange    string       // see recovery.Facts. Of the Keeper's goroutine
-	before     confirmation // what the sidecar before this one noted last; zero: nothing
-	unreadSaid string       // see noteUnread. Of the Keeper's goroutine
+	listing    *listing       // under way, or not asked for yet. Of the Keeper's goroutine
+	strange    string         // see recovery.Facts. Of the Keeper's goroutine
+	before     note.Confirmed // what the sidecar before this one noted last; zero: nothing
+	unreadSaid string         // see noteUnread. Of the Keeper's goroutine
 	// pauseEnds is when the maintenance pause in force ends; zero: there is none.
 	pauseEnds func() time.Time
 	asks      *openQuestion // the suspicion that is open; nil: none is. Of the Keeper's goroutine

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"time"
 
+	"holdfast/agent/note"
 	"holdfast/cluster"
 	"holdfast/recovery"
 )
@@ -18,13 +19,13 @@ import (
 
 // lastConfirmed is our last confirmed renewal, or that of the sidecar before us; zero: what was
 // noted of that last is not all that is remembered, or not when it was.
-func (r *registrar) lastConfirmed(m memory) confirmation {
+func (r *registrar) lastConfirmed(m memory) note.Confirmed {
 	last := r.before
 	if r.stood {
-		last = confirmation{Revision: m.ConfirmedAt, Deadline: m.Deadline}
+		last = note.Confirmed{Revision: m.ConfirmedAt, Deadline: m.Deadline}
 	}
 	if last.Deadline.IsZero() || last.Revision != m.ConfirmedAt {
-		return confirmation{}
+		return note.Confirmed{}
 	}
 	return last
 }

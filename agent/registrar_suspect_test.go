@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"holdfast/agent/note"
 	"holdfast/cluster"
 	"holdfast/recovery"
 )
@@ -96,7 +97,7 @@ func suspicious(t *testing.T, again bool) *outage {
 	o.past.memory.Deadline = time.Now().Add(o.ttl())
 	o.lose()
 	if again {
-		o.stood, o.before = false, confirmation{o.past.memory.ConfirmedAt, o.past.memory.Deadline}
+		o.stood, o.before = false, note.Confirmed{Revision: o.past.memory.ConfirmedAt, Deadline: o.past.memory.Deadline}
 		o.restartsAs("process-2")
 	}
 	return o

@@ -87,11 +87,11 @@ func (o *ownCluster) set(change func()) {
 	change()
 }
 
-func (o *ownCluster) clocks() Clocks {
+func (o *ownCluster) clocks() lease.Clocks {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	mono := time.Since(o.born) + o.stood
-	return Clocks{Boot: lease.Instant(mono + o.suspended), Mono: mono, Wall: time.Now().Add(o.suspended + o.moved + o.stood)}
+	return lease.Clocks{Boot: lease.Instant(mono + o.suspended), Mono: mono, Wall: time.Now().Add(o.suspended + o.moved + o.stood)}
 }
 
 // launch starts another process of the broker.

@@ -52,7 +52,7 @@ type World struct {
 	// Systemd is the service manager; nil, or a nil result: there is none.
 	Systemd func(*slog.Logger) *Systemd
 	// Clocks reads the clocks together.
-	Clocks func() Clocks
+	Clocks func() lease.Clocks
 	// BootID names the host's present boot; nil: the host is asked.
 	BootID func() string
 	// Hangups asks for a reload at each value; nil: nobody does so.
@@ -115,7 +115,7 @@ func realWorld() World {
 		Child:     process.NewChild,
 		Reap:      process.ReapOrphans,
 		Systemd:   systemd,
-		Clocks:    hostClocks,
+		Clocks:    lease.HostClocks,
 		Try:       tryAccess,
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"sync"
 	"time"
 
-	"holdfast/agent"
 	"holdfast/agent/lease"
 )
 
@@ -23,13 +22,13 @@ type host struct {
 // clock is the boot clock.
 func (n *node) clock() lease.Instant { return n.clocks().Boot }
 
-func (n *node) clocks() agent.Clocks {
+func (n *node) clocks() lease.Clocks {
 	h := &n.host
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	truth := bootOffset + time.Since(n.fleet.born)
 	boot := truth - h.paused
-	return agent.Clocks{Boot: lease.Instant(boot), Mono: boot - h.suspended, Wall: time.Now().Add(h.stepped)}
+	return lease.Clocks{Boot: lease.Instant(boot), Mono: boot - h.suspended, Wall: time.Now().Add(h.stepped)}
 }
 
 // stands stops the whole host for a time: the sidecar, the guard and the broker do nothing,

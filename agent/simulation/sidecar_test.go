@@ -209,7 +209,7 @@ func (n *node) world(l *life) agent.World {
 			l.pass()
 			return n.clock()
 		},
-		Clocks: func() agent.Clocks {
+		Clocks: func() lease.Clocks {
 			l.pass()
 			return n.clocks()
 		},
