@@ -344,20 +344,6 @@ func TestPanickingCheckIsAFailure(t *testing.T) {
 	})
 }
 
-// The bubble itself fails the test if a goroutine is left behind.
-func TestNoGoroutineIsLeftAfterRun(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := probe(t, usual, "hang", nil)
-		time.Sleep(1200 * time.Millisecond)
-		if err := p.stop(); err != nil {
-			t.Error(err)
-		}
-		if got := time.Since(p.begin); got != 1200*time.Millisecond {
-			t.Errorf("stopped after %v", got)
-		}
-	})
-}
-
 func TestTheEndWaitsForNoCheck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := probe(t, usual, "deaf", nil)

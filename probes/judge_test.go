@@ -52,14 +52,6 @@ func TestJudgeFollowsItsTable(t *testing.T) {
 	}
 }
 
-func TestVerdictWords(t *testing.T) {
-	for v, want := range map[Verdict]string{Unknown: "unknown", Up: "up", Down: "down"} {
-		if v.String() != want {
-			t.Errorf("Verdict(%d) is %q, want %q", int(v), v.String(), want)
-		}
-	}
-}
-
 func TestRiseAndFallBelowOneCountAsOne(t *testing.T) {
 	var j judge
 	if j.observe(false, 0, -1); j.verdict != Down {

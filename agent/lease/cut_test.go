@@ -25,66 +25,49 @@ func (w *world) watch(age, step time.Duration, each func(v View)) {
 	}
 }
 
-// SCENARIOS, TestScenario1_GlitchShorterThanTTL, in virtual time.
-func TestAFifteenSecondCutAtAnyPhaseNeitherDetachesNorExpires(t *testing.T) {
+// At any phase: 15 s neither detach nor expire, SCENARIOS, TestScenario1_GlitchShorterThanTTL, in
+// virtual time. 25 s detach, and do not expire.
+func TestWhatACutShorterThanTheTTLCosts(t *testing.T) {
 	for _, path := range []struct {
-		name    string
-		refuses bool
-		latency time.Duration
-		jitter  time.Duration
+		name     string
+		lasts    time.Duration
+		detaches bool
+		refuses  bool
+		latency  time.Duration
+		jitter   time.Duration
 	}{
-		{"packets dropped", false, time.Millisecond, 0},
-		{"packets dropped, with jitter", false, time.Millisecond, defaults.RenewInterval / 10},
-		{"packets dropped on a slow path", false, 75 * time.Millisecond, 0},
-		{"refused", true, time.Millisecond, 0},
-		{"refused, with jitter", true, time.Millisecond, defaults.RenewInterval / 10},
+		{"15 s, packets dropped", 15 * time.Second, false, false, time.Millisecond, 0},
+		{"15 s, packets dropped, with jitter", 15 * time.Second, false, false, time.Millisecond, defaults.RenewInterval / 10},
+		{"15 s, packets dropped on a slow path", 15 * time.Second, false, false, 75 * time.Millisecond, 0},
+		{"15 s, refused", 15 * time.Second, false, true, time.Millisecond, 0},
+		{"15 s, refused, with jitter", 15 * time.Second, false, true, time.Millisecond, defaults.RenewInterval / 10},
+		{"25 s, packets dropped", 25 * time.Second, true, false, time.Millisecond, 0},
+		{"25 s, refused", 25 * time.Second, true, true, time.Millisecond, 0},
 	} {
 		for phase := time.Duration(0); phase < 4*time.Second; phase += 250 * time.Millisecond {
 			t.Run(fmt.Sprintf("%s, %v after a renewal", path.name, phase), func(t *testing.T) {
 				from := 8*time.Second + phase
-				to := from + 15*time.Second
+				to := from + path.lasts
 				inWorld(t, func(w *world) {
 					w.refuses, w.latency, w.set.Timing.Jitter = path.refuses, path.latency, path.jitter
 					w.cuts = []cut{{from, to}}
 				}, func(w *world) {
 					w.until(time.Second)
-					held := func(v View) {
-						if !v.Validity.HeldAt(w.now()) {
-							t.Fatalf("at %v: the fence point has passed", w.age())
-						}
-					}
-					w.watch(to, 10*time.Millisecond, held)
-					before := w.k.View().Renewals
-					w.watch(to+time.Second, 10*time.Millisecond, held)
-					if v := w.k.View(); v.FailureStreak != 0 || v.Losses != 0 || v.Renewals == before {
-						t.Errorf("not renewed within 1 s of the heal: %+v", v)
-					}
-				})
-			})
-		}
-	}
-}
-
-func TestATwentyFiveSecondCutAtAnyPhaseDoesNotExpire(t *testing.T) {
-	for _, refuses := range []bool{false, true} {
-		for phase := time.Duration(0); phase < 4*time.Second; phase += 250 * time.Millisecond {
-			t.Run(fmt.Sprintf("refuses %v, %v after a renewal", refuses, phase), func(t *testing.T) {
-				from := 8*time.Second + phase
-				to := from + 25*time.Second
-				inWorld(t, func(w *world) { w.refuses, w.cuts = refuses, []cut{{from, to}} }, func(w *world) {
-					w.until(time.Second)
-					fenced := false
+					detached, before := false, 0
 					w.watch(to+time.Second, 10*time.Millisecond, func(v View) {
 						if v.Validity.ExpiredAt(w.now()) {
 							t.Fatalf("at %v: the deadline has passed", w.age())
 						}
-						fenced = fenced || !v.Validity.HeldAt(w.now())
+						detached = detached || !v.Validity.HeldAt(w.now())
+						if w.age() < to {
+							before = v.Renewals
+						}
 					})
-					if v := w.k.View(); v.FailureStreak != 0 || v.Losses != 0 || v.Grant.LeaseID != 101 {
-						t.Errorf("%+v", v)
+					if detached != path.detaches {
+						t.Errorf("detached: %v", detached)
 					}
-					if !fenced {
-						t.Error("a cut of 25 s did not pass the fence point: this test proves nothing")
+					if v := w.k.View(); v.FailureStreak != 0 || v.Losses != 0 || v.Grant.LeaseID != 101 || v.Renewals == before {
+						t.Errorf("not renewed within 1 s of the heal: %+v", v)
 					}
 				})
 			})

@@ -50,21 +50,6 @@ func TestABrokerThatIsBackBeforeTheDeadlineIsRenewedAtOnce(t *testing.T) {
 	})
 }
 
-func TestAGateThatOnlyBlinksCostsNothing(t *testing.T) {
-	inWorld(t, nil, func(w *world) {
-		w.until(9 * time.Second)
-		for range 3 {
-			w.k.SetGate(false)
-			w.k.SetGate(true)
-		}
-		w.until(13 * time.Second)
-		w.wantPhase(Holding)
-		if v := w.k.View(); v.Losses != 0 || v.FailureStreak != 0 {
-			t.Errorf("%+v", v)
-		}
-	})
-}
-
 func TestAGateThatClosesDuringTheQuestionIsNoFailure(t *testing.T) {
 	inWorld(t, func(w *world) { w.latency = time.Second }, func(w *world) {
 		w.until(time.Second)

@@ -176,38 +176,50 @@ func TestOneBlackHoleOfThreeDelaysNoRenewalByASecond(t *testing.T) {
 	}
 }
 
-func TestAWonHedgeCountsFromItsOwnSend(t *testing.T) {
-	ways := near(time.Millisecond)
-	ways[0].holes = []cut{{time.Second, forever}}
-	overWays(t, defaults, ways, func(s *several) {
-		s.until(4*time.Second + RetryCeiling + 10*time.Millisecond)
-		want := s.k.set.Clock().Add(-10*time.Millisecond + 32*time.Second)
-		if v := s.k.View(); v.Validity.Deadline() != want || v.FailureStreak != 0 {
-			t.Errorf("deadline %v and streak %d, want that of the hedge's send, %v, and 0", v.Validity.Deadline(), v.FailureStreak, want)
-		}
-		if won, lost := s.hedges("true"), s.hedges("false"); won != 1 || lost != 0 {
-			t.Errorf("hedges won %v and lost %v, want one that won", won, lost)
-		}
-	})
-}
-
-func TestALostHedgeChangesNothing(t *testing.T) {
-	overWays(t, defaults, near(400*time.Millisecond), func(s *several) {
-		s.until(5 * time.Second)
-		// The first renewal left at 4 s, or a little later because the grant took its time.
-		calls := s.made("keepalive", 0)
-		if len(calls) != 2 || calls[0].fresh || !calls[1].fresh || calls[1].at-calls[0].at != RetryCeiling {
-			t.Fatalf("%+v, want a renewal and its hedge %v later", calls, RetryCeiling)
-		}
-		if got, want := s.k.View().Validity.Deadline(), Instant(time.Hour+calls[0].at+32*time.Second); got != want {
-			t.Errorf("deadline %v, want that of the first send, %v", got, want)
-		}
-		if won, lost := s.hedges("true"), s.hedges("false"); won != 0 || lost != 1 {
-			t.Errorf("hedges won %v and lost %v, want one that lost", won, lost)
-		}
-		s.until(3 * time.Minute)
-		s.nothingFalse()
-	})
+// A second question counts from its own send if it is answered first, and changes nothing else.
+func TestWhenARenewalIsHedged(t *testing.T) {
+	for _, c := range []struct {
+		name      string
+		latency   time.Duration
+		hole      bool // the endpoint in use goes silent
+		until     time.Duration
+		won, lost float64
+		counts    time.Duration // send of the renewal that counts; 0: any
+	}{
+		{"etcd is quiet", 2 * time.Millisecond, false, time.Hour, 0, 0, 0},
+		{"it is only slow", 350 * time.Millisecond, false, time.Minute, 0, 0, 0},
+		{"it is too slow, and answers first all the same", 400 * time.Millisecond, false, 5 * time.Second, 0, 1, 4 * time.Second},
+		{"it is silent", time.Millisecond, true, 5 * time.Second, 1, 0, 4*time.Second + RetryCeiling},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			ways := near(c.latency)
+			if c.hole {
+				ways[0].holes = []cut{{time.Second, forever}}
+			}
+			overWays(t, defaults, ways, func(s *several) {
+				s.until(c.until)
+				if won, lost := s.hedges("true"), s.hedges("false"); won != c.won || lost != c.lost {
+					t.Errorf("hedges won %v and lost %v, want %v and %v", won, lost, c.won, c.lost)
+				}
+				calls := s.made("keepalive", 0)
+				for i, call := range calls {
+					if call.fresh && (c.won+c.lost == 0 || call.at-calls[i-1].at != RetryCeiling) {
+						t.Errorf("%+v: a second question", call)
+					}
+				}
+				// The grant took its time before the first send.
+				late := 2 * c.latency
+				if got := s.k.View().Validity.Deadline().Sub(Instant(time.Hour + c.counts + 32*time.Second)); c.counts > 0 && (got < 0 || got > late) {
+					t.Errorf("the deadline is %v from that of the send that counts", got)
+				}
+				if v := s.k.View(); v.FailureStreak != 0 {
+					t.Errorf("streak %d", v.FailureStreak)
+				}
+				s.until(c.until + 3*time.Minute)
+				s.nothingFalse()
+			})
+		})
+	}
 }
 
 func TestAHedgeThatFailsIsNoFailedRenewal(t *testing.T) {
@@ -224,29 +236,6 @@ func TestAHedgeThatFailsIsNoFailedRenewal(t *testing.T) {
 		}
 		if n := testutil.ToFloat64(s.k.metrics.renewals.WithLabelValues("failed")); n != 0 {
 			t.Errorf("%v failed renewals counted", n)
-		}
-	})
-}
-
-func TestAQuietEtcdIsNotAskedTwice(t *testing.T) {
-	overWays(t, defaults, near(2*time.Millisecond), func(s *several) {
-		s.until(time.Hour)
-		if won, lost := s.hedges("true"), s.hedges("false"); won+lost != 0 {
-			t.Errorf("hedges won %v and lost %v", won, lost)
-		}
-	})
-}
-
-func TestARenewalThatIsOnlySlowIsNotSentTwice(t *testing.T) {
-	overWays(t, defaults, near(350*time.Millisecond), func(s *several) {
-		s.until(time.Minute)
-		for _, c := range s.made("keepalive", 0) {
-			if c.fresh {
-				t.Errorf("%+v: a second question", c)
-			}
-		}
-		if won, lost := s.hedges("true"), s.hedges("false"); won+lost != 0 {
-			t.Errorf("hedges won %v and lost %v", won, lost)
 		}
 	})
 }

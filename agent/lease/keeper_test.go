@@ -368,19 +368,6 @@ func TestAnOutageIsLoggedOnceAndSoIsItsEnd(t *testing.T) {
 	}
 }
 
-func TestAnOutageFromTheStartIsLoggedWithoutAFencePoint(t *testing.T) {
-	inWorld(t, func(w *world) { w.refuses, w.cuts = true, []cut{{0, 20 * time.Second}} }, func(w *world) {
-		w.until(40 * time.Second)
-		w.wantPhase(Holding)
-		if n := w.log.count("renewals fail"); n != 1 {
-			t.Errorf("%d lines", n)
-		}
-		if n := w.log.count("fence_in"); n != 0 {
-			t.Error("the fence point of a lease that never was")
-		}
-	})
-}
-
 func TestAnEarlierProcessesLeaseIsOfferedToTheRegistrar(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newStillWorld(t)

@@ -42,21 +42,6 @@ func TestOwnMovesAreShownFromMemoryTheOldestFirst(t *testing.T) {
 	}
 }
 
-// A copy that takes long is not stalled while bytes move.
-func TestAMoveStallsWhenNothingMovesAnyMore(t *testing.T) {
-	m := moves.Move{ID: "m1", Topic: "/a/x", From: "n1", To: "n2", Phase: moves.Sealed, Since: map[moves.Phase]time.Time{moves.Sealed: time.Now().Add(-time.Hour)}}
-	if s := shown(m.Progress(1<<20, time.Now()), 0); s.Stalled != "" {
-		t.Errorf("while bytes move: %q", s.Stalled)
-	}
-	if s := shown(m.Progress(1<<20, time.Now().Add(-2*stalled)), 0); !strings.Contains(s.Stalled, "n2's turn") {
-		t.Errorf("when none has moved for long: %q", s.Stalled)
-	}
-	m.Phase = moves.Done
-	if s := shown(m, 0); s.Stalled != "" {
-		t.Errorf("when it is over: %q", s.Stalled)
-	}
-}
-
 func TestATopicWithMoreConsumersThanAJournalHoldsIsLeft(t *testing.T) {
 	onStage(t, Settings{}, []string{"/n/a", "/n/b"}, func(g *stage, a, b *side) {
 		a.change(func() { a.crowded = "/n/a" })

@@ -47,21 +47,6 @@ func TestAMoveWhoseOtherSideNeverComesBackEndsOnceTheTopicIsAssignedElsewhere(t 
 	})
 }
 
-func TestATargetWhoseSourceNeverComesBackIsFreeOnceTheTopicIsAssignedElsewhere(t *testing.T) {
-	onStage(t, Settings{}, one, func(g *stage, a, b *side) {
-		a.fault(moves.HandOver, hangs)
-		g.begin(topic)
-		g.after(5 * time.Second)
-		g.wantPhase(topic, moves.Copied)
-		a.detach()
-		g.unassign("a", topic)
-		g.put("/cluster/brokers/b"+topic, "null")
-		g.after(5 * time.Second)
-		g.wantPhase(topic, moves.Failed)
-		g.wantFree()
-	})
-}
-
 func TestWhatWouldFailLaterIsSaidBeforeTheTopicIsWithdrawn(t *testing.T) {
 	onStage(t, Settings{}, one, func(g *stage, a, b *side) {
 		b.foreseen = refused("nobody answers there")

@@ -277,21 +277,6 @@ func TestACancelledCopyEndsAtOnceAndTheSourceServesAgain(t *testing.T) {
 	})
 }
 
-func TestCancellingAfterTheHandoverIsRefusedWithWhatToDoInstead(t *testing.T) {
-	onStage(t, Settings{}, one, func(g *stage, a, b *side) {
-		b.fault(moves.Resume, hangs)
-		g.begin(topic)
-		g.after(time.Second)
-		m := g.wantPhase(topic, moves.Switched)
-		if _, err := a.worker.Cancel(g.t.Context(), m.ID, "x"); err == nil || !strings.Contains(err.Error(), "holdfast unload /n/t --to a") {
-			t.Errorf("error %v", err)
-		}
-		if now := g.journal(topic); now.CalledOff || now.Phase != moves.Switched {
-			t.Errorf("journal %+v", now)
-		}
-	})
-}
-
 func TestACancelThatEtcdRefusesSaysSoAtOnce(t *testing.T) {
 	onStage(t, Settings{}, one, func(g *stage, a, b *side) {
 		b.fault(moves.Copy, hangs)

@@ -41,7 +41,6 @@ type kept struct {
 	first  uint64 // sequence of msgs[0]
 	floor  uint64 // of the one consumer
 	config string
-	late   bool // a publish is under way that the seal has not awaited
 }
 
 func (k *kept) last() uint64 { return k.first + uint64(len(k.msgs)) - 1 }
@@ -70,7 +69,6 @@ type broker struct {
 
 type world struct {
 	rng     *rand.Rand
-	mutant  string
 	rough   int  // how often something goes wrong, in percent of the roughest
 	calm    bool // no more faults
 	now     time.Time
@@ -101,9 +99,9 @@ type world struct {
 
 const most = 60 // messages: their ids are bits
 
-func newWorld(seed uint64, mutant string) *world {
+func newWorld(seed uint64) *world {
 	w := &world{
-		rng: rand.New(rand.NewPCG(seed, 28)), mutant: mutant, now: time.Unix(1e9, 0), rev: 10,
+		rng: rand.New(rand.NewPCG(seed, 28)), now: time.Unix(1e9, 0), rev: 10,
 		assigned: map[string]int64{"a": 1}, handed: map[string]bool{}, same: map[string]bool{}, seen: map[string]int{},
 		loud: func(string, ...any) {},
 	}
@@ -148,7 +146,7 @@ func (w *world) violated(format string, args ...any) {
 
 // commit writes a journal that nobody has written since it was read.
 func (w *world) commit(m Move, seen int64) bool {
-	if seen != w.mod && w.mutant != "journal revision not checked" {
+	if seen != w.mod {
 		w.loud("  not written: the journal is another by now")
 		return false
 	}
@@ -167,9 +165,6 @@ var errSome = errors.New("some error")
 func refuse(format string, args ...any) Outcome {
 	return Outcome{Err: fmt.Errorf(format, args...), Final: true}
 }
-
-// bears reports whether what is here is of that move.
-func (w *world) bears(k *kept, move string) bool { return k.move == move || w.mutant == "no ID" }
 
 func (w *world) extent(k *kept) *Extent {
 	e := &Extent{Config: k.config, Shrinks: w.shrinks, Floors: map[string]uint64{"c": k.floor}}
@@ -196,16 +191,15 @@ func (w *world) seal(b *broker, move string) Outcome {
 	switch {
 	case k.is == absent || k.is == half || k.is == whole:
 		return refuse("%s has no such topic", b.id)
-	case k.is == sealed && !w.bears(k, move), k.move > move && w.mutant != "no ID":
+	case k.is == sealed && k.move != move, k.move > move:
 		return refuse("move %s has it", k.move)
 	case k.is == sealed:
 		return Outcome{Extent: w.extent(k)}
-	case k.move == move && w.mutant != "no ID":
+	case k.move == move:
 		return refuse("it was served again")
 	case w.fault(3):
 		return refuse("consumers are active")
 	}
-	k.late = k.is == serving && w.published < most && w.mutant == "seal not awaited"
 	k.is, k.move = sealed, move
 	if w.fault(10) { // before what is on its way has been awaited
 		return Outcome{Err: errSome}
@@ -217,11 +211,11 @@ func (w *world) seal(b *broker, move string) Outcome {
 func (w *world) copyBegins(b *broker, m Move) (try int, o Outcome, over bool) {
 	k := &b.kept
 	switch {
-	case k.is == whole && w.bears(k, m.ID) && m.Sealed.Fits(w.extent(k), "here") == nil:
+	case k.is == whole && k.move == m.ID && m.Sealed.Fits(w.extent(k), "here") == nil:
 		return 0, Outcome{Extent: w.extent(k)}, true
 	case k.is != absent && k.is != half && k.is != whole:
 		return 0, refuse("a topic of that name is at %s", b.id), true
-	case k.move > m.ID && w.mutant != "no ID":
+	case k.move > m.ID:
 		return 0, refuse("move %s has it", k.move), true
 	}
 	w.tries++
@@ -264,20 +258,16 @@ func (w *world) resume(b *broker, move string, at *Extent) Outcome {
 	case k.is == absent || k.is == half:
 		return refuse("%s does not have it", b.id)
 	case at == nil && (k.is == serving || k.is == withdrawn):
-	case !w.bears(k, move):
+	case k.move != move:
 		return refuse("it is of move %q", k.move)
 	case k.is == sealed || k.is == whole:
-		e := w.extent(k)
-		if w.mutant == "floors not compared" && at != nil {
-			e.Floors = at.Floors
-		}
-		if at != nil && w.mutant != "extents not compared" {
-			if err := at.Fits(e, "here"); err != nil {
+		if at != nil {
+			if err := at.Fits(w.extent(k), "here"); err != nil {
 				return refuse("%w", err)
 			}
 		}
 	}
-	k.is, k.late = serving, false
+	k.is = serving
 	return Outcome{Extent: w.extent(k)}
 }
 
@@ -290,10 +280,10 @@ func (w *world) compare(b *broker, m Move) Outcome {
 	for seq := min(from.first, to.first); seq <= m.Sealed.Last && !m.Sealed.Empty; seq++ {
 		switch {
 		case seq < from.first || seq < to.first || seq > from.last() || seq > to.last():
-			if c.Gone++; !w.shrinks && w.mutant != "contents not compared" {
+			if c.Gone++; !w.shrinks {
 				c.Differs = fmt.Sprintf("message %d is missing", seq)
 			}
-		case from.msgs[seq-from.first] != to.msgs[seq-to.first] && w.mutant != "contents not compared":
+		case from.msgs[seq-from.first] != to.msgs[seq-to.first]:
 			c.Differs = fmt.Sprintf("message %d", seq)
 		default:
 			c.Compared++
@@ -310,14 +300,11 @@ func (w *world) remove(b *broker, move string) Outcome {
 	switch {
 	case k.is == absent:
 		return Outcome{}
-	case k.is == serving, w.mutant != "removed if only not served" && (k.is == withdrawn || !w.bears(k, move)):
+	case k.is == serving, k.is == withdrawn, k.move != move:
 		return refuse("it is not of move %s", move)
 	}
 	if k.is == sealed && !w.same[move] && !w.tampered {
 		w.violated("%s was removed from %s before its contents were found to be at the target", k.move, b.id)
-	}
-	if k.is == half && w.mutant == "half copy not removed" {
-		return Outcome{}
 	}
 	b.kept = kept{first: 1}
 	return Outcome{}
@@ -344,9 +331,6 @@ func (w *world) next(b *broker) *task {
 	}
 	t := &task{w: w, b: b, epoch: b.epoch, m: *w.journal, mod: w.mod, assigned: w.assigned[w.journal.From]}
 	f := Facts{Side: t.m.Of(b.id), Quiet: w.now.Sub(w.written)}
-	if w.mutant == "a silent target is waited for" {
-		f.Quiet = 0
-	}
 	if f.Side == Neither {
 		return nil
 	}
@@ -361,12 +345,6 @@ func (w *world) next(b *broker) *task {
 		f.Taken = "assigned to others"
 	}
 	t.step = t.m.Next(f)
-	switch {
-	case w.mutant == "removed before it is verified" && f.Side == Source && t.m.Phase == Resumed:
-		t.step = Step{Act: Remove, then: Resumed, fails: Resumed}
-	case w.mutant == "resumed before the handover" && f.Side == Target && t.m.Phase == Copied:
-		t.step = Step{Act: Resume, then: Copied, fails: Copied}
-	}
 	if t.step.Act == Wait || !b.active && (t.step.Act == Resume || t.step.Act == Restore) {
 		return nil
 	}
@@ -376,13 +354,8 @@ func (w *world) next(b *broker) *task {
 // begins does the first half of an act, if it has two.
 func (t *task) begins() {
 	w := t.w
-	switch t.step.Act {
-	case Copy:
+	if t.step.Act == Copy {
 		t.try, t.out, t.over = w.copyBegins(t.b, t.m)
-	case GiveUp:
-		if w.mutant == "restored while the handover may still come" && t.m.Sealed != nil {
-			w.resume(t.b, t.m.ID, t.m.Sealed)
-		}
 	}
 }
 
@@ -408,9 +381,7 @@ func (t *task) ends() {
 			t.out = Outcome{Extent: w.extent(&b.kept)}
 		}
 	case Resume:
-		if t.out = w.resume(b, m.ID, m.Sealed); w.mutant == "what cannot be resumed is not copied again" {
-			t.out.Final = false
-		}
+		t.out = w.resume(b, m.ID, m.Sealed)
 	case Restore:
 		t.out = w.resume(b, m.ID, m.Sealed)
 	case Compare:
@@ -418,14 +389,6 @@ func (t *task) ends() {
 	case Remove, Discard:
 		if t.out = w.remove(b, m.ID); t.out.Err == nil && b.kept.is == half {
 			w.violated("half a copy is left at %s, and the move says that it is removed", b.id)
-		}
-	}
-	if t.step.Act == Copy && t.out.Extent != nil {
-		if w.mutant == "floors not compared" {
-			t.out.Extent.Floors = m.Sealed.Floors
-		}
-		if w.mutant == "extents not compared" {
-			t.out.Extent = m.Sealed
 		}
 	}
 }
@@ -443,7 +406,7 @@ func (t *task) writes() {
 	if switches {
 		there = there && w.broker(n.To).epoch != 0
 	}
-	if !there && w.mutant != "registrations not checked" {
+	if !there {
 		w.loud("  not written: not registered, or anew")
 		return
 	}
@@ -456,10 +419,6 @@ func (t *task) writes() {
 	if t.assigned == 0 || w.assigned[n.From] != t.assigned {
 		w.loud("  not written: the assignment is another")
 		return
-	}
-	if w.mutant == "switched in two transactions" {
-		delete(w.assigned, n.From)
-		w.check()
 	}
 	if w.commit(n, t.mod) {
 		if !there {
@@ -485,7 +444,7 @@ func (w *world) reconcile(b *broker) {
 	}
 	if w.journal != nil {
 		side := w.journal.Of(b.id)
-		if w.journal.Held(side) && !(w.mutant == "hold ignored" && side == Target) {
+		if w.journal.Held(side) {
 			return
 		}
 	}
@@ -496,9 +455,8 @@ func (w *world) reconcile(b *broker) {
 	case k.is == absent:
 		b.kept = kept{is: serving, first: 1, config: "c1"}
 		w.loud("%s makes the topic anew", b.id)
-	case k.is == sealed && w.mutant == "a seal outlives its move":
 	default:
-		k.is, k.late = serving, false
+		k.is = serving
 		w.loud("%s serves the topic", b.id)
 	}
 }
