@@ -372,6 +372,42 @@ func TestAReleaseDuringAReOwnDoesNotResurrectTheKey(t *testing.T) {
 	})
 }
 
+// A release whose answer was lost may still come to pass. The lock is written anew before
+// the topic is loaded, so that it finds nothing to delete.
+func TestALateReleaseDoesNotTakeALockThatIsBelieved(t *testing.T) {
+	for _, late := range []time.Duration{2 * time.Second, 8 * time.Second} {
+		t.Run(late.String(), func(t *testing.T) {
+			b := newFakeBroker()
+			inOwners(t, testOwnership, b, func(o *owners) {
+				o.stand(firstStanding, recovery.Active, true)
+				o.assign(true, []string{"/n/a"}, nil)
+				o.after(time.Second)
+				b.set(func() { clear(b.serving) })
+				o.Kick()
+				o.after(time.Second)
+				b.set(func() { clear(b.serving) }) // so that the release goes out at once
+				o.l.set(func() { o.l.lost = late })
+				o.assign(false, nil, []string{"/n/a"})
+				o.after(1500 * time.Millisecond)
+				if n := o.l.asked(recovery.LockRelease); n != 1 {
+					t.Fatalf("%d releases, want one in flight", n)
+				}
+				o.l.set(func() { o.l.lost = 0 })
+				o.stand(firstStanding, recovery.Active, false) // a short detachment
+				o.assign(false, []string{"/n/a"}, nil)
+				o.stand(firstStanding, recovery.Active, true)
+				for range 100 {
+					o.after(100 * time.Millisecond)
+					if b.serves("/n/a") && o.l.owner("/n/a") != "me" {
+						t.Fatal("served without its lock")
+					}
+				}
+				o.wantServed("/n/a")
+			})
+		})
+	}
+}
+
 func TestTheAuditFindsLocksThatWentAndLocksThatStayed(t *testing.T) {
 	b := newFakeBroker()
 	inOwners(t, testOwnership, b, func(o *owners) {
