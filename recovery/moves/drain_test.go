@@ -51,3 +51,37 @@ func TestADrainsRecordIsReadAsItWasWritten(t *testing.T) {
 		}
 	}
 }
+
+func TestHowFarADrainIs(t *testing.T) {
+	for want, d := range map[string]Drain{
+		"moving: 1 of 3 topics moved":                   {State: Moving, Topics: 3, Moved: 1},
+		"left: 0 of 1 topic moved, 1 left: /a: no room": {State: Left, Topics: 1, Left: map[string]string{"/a": "no room"}},
+		"waiting for the drain of b":                    {State: Waiting, Waits: "the drain of b", Left: map[string]string{"/a": "no room"}},
+		"drained: 3 of 3 topics moved; etcd is away":    {State: Drained, Topics: 3, Moved: 3, Error: "etcd is away"},
+	} {
+		if got := d.Line(); got != want || d.State.Over() != (d.State == Left || d.State == Drained) {
+			t.Errorf("%q, over %t; want %q", got, d.State.Over(), want)
+		}
+	}
+	full := Drain{State: Moving, Left: map[string]string{}}
+	for i := range maxLeft {
+		full.Left[fmt.Sprint(i)] = "no room"
+	}
+	if got, err := ParseDrain(full.Value()); err != nil || len(got.Left) != maxLeft || got.More != 0 {
+		t.Errorf("%d left, %d more, %v", len(got.Left), got.More, err)
+	}
+	whole := float64(len(Phases))
+	for _, c := range []struct {
+		m    Move
+		want float64
+	}{
+		{Move{Phase: Pending}, 0},
+		{Move{Phase: Sealed, Sealed: &Extent{Bytes: 30}, Moved: 15}, 2.5 / whole},
+		{Move{Phase: Sealed, Sealed: &Extent{Bytes: 30}, Moved: 60}, 3 / whole},
+		{Move{Phase: Sealed, Sealed: &Extent{}}, 2 / whole},
+	} {
+		if got := c.m.Part(); got != c.want {
+			t.Errorf("%s: %g, want %g", c.m.Phase, got, c.want)
+		}
+	}
+}

@@ -75,7 +75,7 @@ func good(a Act) Outcome {
 	case Seal, Copy, HandOver, Resume, Restore:
 		return Outcome{Extent: three()}
 	case Compare:
-		return Outcome{Content: &Content{Compared: 3, Hash: "5f2c"}, Extent: three()}
+		return Outcome{Content: &Content{Compared: 3, Hash: "5f2c", Synced: "/data"}, Extent: three()}
 	}
 	return Outcome{}
 }
@@ -174,6 +174,10 @@ func TestCoursesOfAMoveAreGolden(t *testing.T) {
 			goes(2).cancels().cancels().comes(failed("a is not active")).goes(2).cancels(),
 		"too_late": newCourse("After the handover nothing is called off, also when the target is gone: it is waited for.").
 			goes(4).cancels().note("b is not registered any more").targetGone("gone").note("b is back").goes(3),
+		"not_synced": newCourse("The sidecar of the target does not see its data directory.").
+			goes(5).comes(Outcome{Content: &Content{Compared: 3, Hash: "5f2c"}, Extent: three()}).goes(1),
+		"observed": newCourse("The brokers' own cluster keeps the messages: that the target serves is observed.").
+			goes(5).comes(Outcome{Content: &Content{Observed: "served at b, as b says"}, Extent: three()}).goes(1),
 		"crashes":         crashes,
 		"contents_differ": newCourse("The contents differ: the target serves, and the source keeps what it has.").goes(5).comes(differs),
 		"sealed_already": newCourse("Asked twice, sealed already: the source says the same, and goes on.").
@@ -191,9 +195,7 @@ func TestCoursesOfAMoveAreGolden(t *testing.T) {
 			if !c.m.Phase.Over() && name != "sealed_already" {
 				t.Errorf("it ends as %s", c.m.Phase)
 			}
-			if c.m.Phase.Over() {
-				fmt.Fprintf(&c.told, "\n%s\n", c.m.End())
-			}
+			fmt.Fprintf(&c.told, "\n%s\n\n%s\n", c.m.Line(), strings.Join(c.m.Receipt(), "\n"))
 			path := filepath.Join("testdata", name+".txt")
 			if *update {
 				if err := os.MkdirAll("testdata", 0o755); err != nil {
