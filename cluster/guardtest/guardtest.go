@@ -1,4 +1,4 @@
-// Package guardtest holds the guards of what a registration and a planned stop write against
+// Package guardtest holds the guards of what registrations, planned stops and moves write against
 // a store: package memory's here, a real etcd in lab/clustertest. Each guard refuses a change
 // that no other one does. So each is taken out of the request once: then what it is there for
 // must be written.
@@ -64,6 +64,7 @@ type stand struct {
 	*cluster.Client
 	t       *testing.T
 	seen    cluster.Snapshot
+	journal cluster.JournalWrite
 	held    int64  // lease that the registration is under
 	without int    // guard that is not sent; -1: all are
 	sent    int    // guards of the last transaction that had some, before that
@@ -125,6 +126,10 @@ func (s *stand) look(who cluster.Who) {
 	var err error
 	s.seen, err = s.SnapshotOf(s.t.Context(), who)
 	s.ok(err)
+}
+
+func (s *stand) claimant() cluster.Claimant {
+	return cluster.Claimant{BrokerID: "b1", Incarnation: "i", Epoch: s.seen.Registration.CreateRevision, LeaseID: s.held}
 }
 
 const (

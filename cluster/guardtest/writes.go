@@ -2,6 +2,7 @@ package guardtest
 
 import (
 	"context"
+	"strings"
 
 	"holdfast/cluster"
 )
@@ -33,6 +34,19 @@ func kept(first bool) []guard {
 		}})
 	}
 	return guards
+}
+
+const topic = "/ns/t"
+
+// claimed are the guards of who acts under its registration.
+func claimed(at int) []guard {
+	return []guard{
+		{at, "the registration is a newer one", func(s *stand) {
+			s.remove(s.Keys().Registration("b1"))
+			s.putUnder(s.Keys().Registration("b1"), "{}", s.held)
+		}},
+		{at + 1, "the registration is under another lease", func(s *stand) { s.putUnder(s.Keys().Registration("b1"), "{}", s.lease()) }},
+	}
 }
 
 var writes = []write{
@@ -75,15 +89,7 @@ var writes = []write{
 				return err
 			}
 		},
-		guards: []guard{
-			{0, "the registration is a newer one", func(s *stand) {
-				s.remove(s.Keys().Registration("b1"))
-				s.putUnder(s.Keys().Registration("b1"), "{}", s.held)
-			}},
-			{1, "the registration is under another lease", func(s *stand) { s.putUnder(s.Keys().Registration("b1"), "{}", s.lease()) }},
-			{2, "an operator drained", spokenOf("b1")},
-			{3, "the member record was written", recorded},
-		}},
+		guards: append(claimed(0), guard{2, "an operator drained", spokenOf("b1")}, guard{3, "the member record was written", recorded})},
 	{name: "note the health",
 		ready: func(s *stand) func(func()) error {
 			s.b1(true)
@@ -128,6 +134,7 @@ var writes = []write{
 	{name: "succeed",
 		ready: func(s *stand) func(func()) error {
 			plan := s.restarted(1)
+			plan.Begins = true
 			return func(meanwhile func()) error {
 				meanwhile()
 				_, err := s.Succeed(s.t.Context(), plan, nil)
@@ -140,6 +147,7 @@ var writes = []write{
 			{2, "the member record was written", recorded},
 			{3, "the former process registered itself again", registeredAgain("11")},
 			{4, "an operator drained the former process", spokenOf("11")},
+			{5, "the era moved", func(s *stand) { s.put(s.Keys().Era(), `{"era":2}`) }},
 		}},
 	{name: "succeed with the rest of many topics",
 		ready: func(s *stand) func(func()) error {
@@ -166,4 +174,64 @@ var writes = []write{
 			}
 		},
 		guards: []guard{{0, "an operator drained", spokenOf("b1")}}},
+	{name: "hand a topic over",
+		ready: func(s *stand) func(func()) error {
+			s.b1(true)
+			s.put(s.Keys().Registration("b2"), "{}")
+			s.put(s.Keys().Assignment("b1", topic), "null")
+			revision, err := s.Assigned(s.t.Context(), "b1", topic)
+			s.ok(err)
+			s.journal = cluster.JournalWrite{Key: s.Keys().Move(topic), Value: []byte("{}"), From: "b1", To: "b2", Topic: topic, Assigned: revision}
+			return func(meanwhile func()) error {
+				who := s.claimant()
+				meanwhile()
+				_, err := s.WriteJournal(s.t.Context(), &who, s.journal)
+				return err
+			}
+		},
+		guards: append(claimed(1),
+			guard{0, "the journal was written", func(s *stand) { s.put(s.Keys().Move(topic), `{"by":"other"}`) }},
+			guard{3, "the topic is not assigned", func(s *stand) {
+				s.remove(s.Keys().Assignment("b1", topic))
+				s.journal.Assigned = 0
+			}},
+			guard{4, "the topic was assigned anew", func(s *stand) { s.put(s.Keys().Assignment("b1", topic), "null") }},
+			guard{5, "the target is not registered", func(s *stand) { s.remove(s.Keys().Registration("b2")) }})},
+	{name: "take a lock for a drain",
+		ready: func(s *stand) func(func()) error {
+			s.b1(true)
+			return func(meanwhile func()) error {
+				s.before = meanwhile
+				_, err := s.LockDrain(s.t.Context(), s.claimant(), 1)
+				return err
+			}
+		},
+		guards: append(claimed(0), guard{2, "another drains", func(s *stand) { s.put(strings.Replace(s.Keys().Era(), "era", "locks/drain", 1), "{}") }})},
+	{name: "take locks of topics",
+		ready: func(s *stand) func(func()) error {
+			s.b1(true)
+			return func(meanwhile func()) error {
+				who := s.claimant()
+				meanwhile()
+				_, err := s.Lock(s.t.Context(), who, []cluster.LockRequest{{Act: cluster.Take, Topic: topic}})
+				return err
+			}
+		},
+		guards: claimed(0)},
+	{name: "put an assignment again",
+		ready: func(s *stand) func(func()) error {
+			s.b1(true)
+			s.put(s.Keys().Assignment("b1", topic), "null")
+			revision, err := s.Assigned(s.t.Context(), "b1", topic)
+			s.ok(err)
+			return func(meanwhile func()) error {
+				s.before = meanwhile
+				_, err := s.Reassign(s.t.Context(), "b1", topic, revision)
+				return err
+			}
+		},
+		guards: []guard{
+			{0, "it was assigned anew", func(s *stand) { s.put(s.Keys().Assignment("b1", topic), "null") }},
+			{1, "an operator drained", spokenOf("b1")},
+		}},
 }

@@ -114,7 +114,10 @@ func TestGivingATopicNeedsItsLockReleasedAndALivingTaker(t *testing.T) {
 		if got := give("b"); len(got) != 1 || assigned(t, e, c, "b", "/n/t") == 0 || assigned(t, e, c, "a", "/n/t") != 0 {
 			t.Errorf("gave %v", got)
 		}
-		_ = b
+		// Who has seen no assignment gives none.
+		if got := must[[]string](t)(c.Give(bounded(t), a, []cluster.GiveTopic{{Topic: "/n/never", To: b.BrokerID}})); len(got) != 0 {
+			t.Errorf("gave %v without having it", got)
+		}
 	})
 }
 
@@ -190,6 +193,22 @@ func TestTwoThatTakeTheSameTopicsShareThemOut(t *testing.T) {
 		brokers.Wait()
 		if len(owner) != len(topics) {
 			t.Errorf("%d of %d topics have an owner", len(owner), len(topics))
+		}
+	})
+}
+
+func TestOnlyItsOwnLockOfADrainIsGivenBack(t *testing.T) {
+	onEach(t, func(t *testing.T, e *server) {
+		c := open(t, e.config(t))
+		a, b := claimant(t, c, "a"), claimant(t, c, "b")
+		must[[]string](t)(c.LockDrain(bounded(t), a, 1))
+		for _, who := range []cluster.Claimant{b, a} {
+			if err := c.UnlockDrain(bounded(t), who, 1); err != nil {
+				t.Fatal(err)
+			}
+			if got := must[[]string](t)(c.Draining(bounded(t), 1)); len(got) == 1 != (who == b) {
+				t.Errorf("after %s gave its lock back: %v", who.BrokerID, got)
+			}
 		}
 	})
 }

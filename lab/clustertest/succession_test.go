@@ -146,6 +146,21 @@ func TestAnInterruptedSuccessionIsFinishedByTheNextOne(t *testing.T) {
 	})
 }
 
+func TestAnAssignmentThatGoesMeanwhileIsNotHandedOver(t *testing.T) {
+	onEach(t, func(t *testing.T, e *server) {
+		topics := topicNames(101)
+		c, plan := restarted(t, e, topics)
+		last := slices.Max(topics)
+		done, err := c.Succeed(bounded(t), plan(), func(context.Context) error {
+			e.remove(t, c.Keys().Assignment("11", last))
+			return nil
+		})
+		if err != nil || done.Moved != 100 || assigned(t, e, c, "22", last) != 0 {
+			t.Errorf("%v, %d were moved, %s is assigned at %d", err, done.Moved, last, assigned(t, e, c, "22", last))
+		}
+	})
+}
+
 func TestWhatTheSuccessorHasIsNotPutAgain(t *testing.T) {
 	onEach(t, func(t *testing.T, e *server) {
 		c, plan := restarted(t, e, []string{"/ns/a", "/ns/b"})
