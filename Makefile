@@ -111,7 +111,11 @@ simulate: ## 10,000 random schedules for whole sidecars in virtual time; ARGS='-
 	go test ./agent/simulation -run 'TestNamed|TestNothing' -timeout 30m $(or $(ARGS),-schedules 10000 -seed $(shell date +%s))
 
 .PHONY: mutate
-mutate: ## break each safety rule on purpose, and see that the simulation notices; ARGS='-mutate lease' does some
+mutate: ## break each decision and each guard of a transaction on purpose, and see that a test notices; ARGS='-run suspicion' does some
+	@cd lab && go run ./mutate $(ARGS)
+
+.PHONY: mutate-simulation
+mutate-simulation: ## break safety rules that only whole sidecars show broken; ARGS='-mutate lease' does some
 	GOFLAGS=-p=2 go test ./agent/simulation -run 'TestEveryMutant' -timeout 60m -v $(or $(ARGS),-mutate .) | { grep --line-buffered -v -e '^=== ' || true; }
 
 .PHONY: bench-scrape

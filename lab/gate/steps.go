@@ -103,7 +103,8 @@ var proofSteps = []step{
 	{name: "guard-load", legs: []leg{command("lab", "go run ./bench guard").chance()}},
 	{name: "schedules", legs: []leg{tests(".", "./agent/simulation", "", "-run TestNamed|TestNothing -timeout 40m -schedules 10000 -seed 1")}},
 	{name: "fresh", legs: []leg{tests(".", "./agent/simulation", "", "-run TestNothing -timeout 40m -schedules 10000")}},
-	{name: "mutate", legs: []leg{tests(".", "./agent/simulation", "", "-run TestEveryMutant -timeout 40m -mutate .")}},
+	{name: "mutate", legs: []leg{command("lab", "go run ./mutate")}},
+	{name: "mutate-simulation", legs: []leg{tests(".", "./agent/simulation", "", "-run TestEveryMutant -timeout 40m -mutate .")}},
 	{name: "fuzz", legs: []leg{command("lab", "go run ./fuzz -time 1m")}},
 	{name: "pulsar", needs: []need{{"mvn", "maven"}}, must: true, legs: []leg{tests("lab", "./pulsar", "", "-tags pulsar -timeout 30m")}},
 }
