@@ -44,7 +44,7 @@ func (a *agent) attach(verdict probes.Verdict) {
 		RecoverWindow: a.recoverWindow(), Verified: a.verified,
 		Stopping: a.fencing.underway == recovery.StepStop, Unguarded: a.awaitsGuard(), Doubted: a.doubted(),
 		MustGo: mustGo != "",
-		Left:   a.leaving.phase == givingUp || a.leaving.phase == hasLeft,
+		Left:   a.departing.GivenUp(),
 	})
 	if next == a.attachment {
 		return
@@ -124,7 +124,7 @@ func (a *agent) noteLoss(cause string) {
 func (a *agent) lossCause() string {
 	v := a.keeper.View()
 	switch {
-	case a.leaving.phase == givingUp || a.leaving.phase == hasLeft:
+	case a.departing.GivenUp():
 		return causeLeft
 	case !v.Validity.ExpiredAt(a.clock()) && a.presence == nil: // or the lease revoked; both by somebody else
 		return "key_deleted"

@@ -42,7 +42,7 @@ func TestTheRegistrationOfADeadBrokerThatFencesItselfIsNotedAndGivenUp(t *testin
 				l.setMode(recovery.ModeRecord{Mode: recovery.Drained, Reason: "disk swap", By: recovery.ByOperator}, l.modeRev+1, "")
 			})
 		}, 0, true},
-		{"etcd refuses the note", can, nil, func(l *leaver) { l.fails = errNothingToLeave }, 0, true},
+		{"etcd refuses the note", can, nil, func(l *leaver) { l.fails = recovery.ErrNothingToLeave }, 0, true},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			inLifeOf(t, row.can, func(c *config.Config) {

@@ -4,18 +4,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"holdfast/agent/config"
+	"holdfast/agent/control"
 	"holdfast/agent/lease"
 	"holdfast/cluster"
 	"holdfast/probes"
 	"holdfast/recovery"
 )
 
-// This file is the note of a planned stop: who may leave one, and how it is written. It is
-// written after the broker is proven to serve nothing and before its lease is revoked, and
-// says that nobody needs to look at this broker when it comes back.
+// This file carries out what recovery.Departure says: it gathers the facts, and writes the note. That is
+// written after the broker is proven to serve nothing and before its lease is revoked, and says
+// that nobody needs to look at this broker when it comes back.
 
 // departure is a registration that is about to be given up on purpose.
 type departure struct {
@@ -24,9 +26,14 @@ type departure struct {
 	instance    string // broker process
 	data        recovery.DataID
 	incarnation string
-	stop, crash bool      // see cluster.Left
-	at          time.Time // zero: now
+	stop, crash bool // see cluster.Left
 }
+
+// lastWord is that of a process which ends by itself.
+type lastWord struct{ instance, words string }
+
+// causeLeft is why a registration is gone that was given up on purpose. It is no loss.
+const causeLeft = "left"
 
 // stopAsked is called at the moment at which an orderly stop is asked for. A broker that has
 // ended by then has ended by itself.
@@ -34,56 +41,124 @@ func (a *agent) stopAsked() {
 	a.upAtStop.Store(a.health.Snapshot().At(time.Now()) == probes.Up && !a.brokerGone())
 }
 
-// errNothingToLeave is why a broker leaves no note that could not come back by one.
-var errNothingToLeave = errors.New("no planned stop is noted")
-
-// mayLeave says why a planned stop of the broker may not be noted; nil: it may. Something
-// else than the stop keeps such a broker from serving, or may have had it declared dead, and
-// that has to be looked at when it comes back. The caller has asked that nothing is served.
-func (a *agent) mayLeave() error {
-	why := ""
-	who, _ := a.identity.get()
-	switch v := a.keeper.View(); {
-	case a.shadow != nil:
-		why = "a shadow registers nothing"
-	case a.presence != nil:
-		why = "with --registration none there is no registration to give up"
-	case a.conflict != "":
-		why = a.conflict
-	case a.mode.Mode == "":
-		why = "what becomes of the broker is not decided yet (the note of an earlier planned stop stands until then)"
-	case a.mode.Mode != recovery.Active:
-		why = fmt.Sprintf("the broker is %s (%s)", a.mode.Mode, a.mode.Reason)
-	case a.grant.LeaseID == 0 || v.Grant.LeaseID != a.grant.LeaseID || !v.Validity.HeldAt(a.clock()):
-		why = "its registration is not surely held"
-	case a.fellOut():
-		why = "it is detached from the cluster"
-	case who.Instance != a.memory.Instance:
-		why = "the decision about the process that answers is to come"
-	default:
-		return nil
-	}
-	return fmt.Errorf("%w: %s", errNothingToLeave, why)
-}
-
 // fellOut reports whether it is detached after it was attached. Who was registered a moment ago, and
 // waits for that or for its guard, has lost nothing.
 func (a *agent) fellOut() bool { return a.attachment == recovery.Detached && a.everAttached }
 
-func (a *agent) departure() departure {
+func (a *agent) departFacts() recovery.DepartFacts {
+	who, _ := a.identity.get()
+	v, now := a.keeper.View(), a.clock()
+	f := recovery.DepartFacts{Now: time.Duration(now), Process: who.Instance, Up: a.verdict == probes.Up, Gone: a.brokerGone(), Ended: a.processEnded(),
+		UpAtStop: a.upAtStop.Load(), Mode: a.mode, Barred: a.conflict, Decided: who.Instance == a.memory.Instance,
+		Leased: a.grant.LeaseID != 0, Held: a.grant.LeaseID != 0 && v.Grant.LeaseID == a.grant.LeaseID && v.Validity.HeldAt(now),
+		Released: v.Grant.LeaseID == 0, Detached: a.attachment == recovery.Detached, Fell: a.fellOut(), Paused: a.paused(),
+		FencesItself: a.fencesItself(), LeaveTimeout: a.cfg.LeaveTimeout, RestartGrace: a.cfg.RestartGrace}
+	if said := a.identity.leaves.Load(); said != nil {
+		f.Word, f.Words = said.instance, said.words
+	}
+	if !a.runsOut() { // else there is no answer to wait for
+		f.Hears = 2 * a.cfg.Timing().AttemptTimeout()
+	}
+	if a.endUnprovable() {
+		f.Unproven = mustStopWhy + ", and it cannot be stopped from here: the end of its process must be seen, and its process is not: give --broker-pid-file or --broker-process"
+	}
+	switch {
+	case a.shadow != nil:
+		f.Barred = "a shadow registers nothing"
+	case a.presence != nil:
+		f.Barred = "with --registration none there is no registration to give up"
+	}
+	return f
+}
+
+// depart takes an event up, in the loop.
+func (a *agent) depart(e recovery.DepartEvent) {
+	who, _ := a.identity.get()
+	do := a.stepDeparture(e)
+	if do.Unsure {
+		a.unsure++
+	}
+	if do.Freed {
+		a.remember(func(m *memory) { m.LeaseID, m.Released = 0, true })
+	}
+	if do.Release {
+		if a.keeper.SetGate(false); !a.runsOut() {
+			a.keeper.GiveUp(causeLeft)
+		}
+	}
+	for ; do.Answered && len(a.leavers) > 0; a.leavers = a.leavers[1:] {
+		a.leavers[0] <- do.Answer // it has room for one
+	}
+	if do.Prove {
+		a.publish() // readiness is off from here on
+		a.orderSteerer(false, false)
+		a.setOrders(a.orders(false))
+		fence := a.reconciler.BeginFence()
+		a.underway(a.leaveWithin, func(ctx context.Context) recovery.DepartEvent {
+			proof, err := a.endServing(ctx, fence)
+			return recovery.DepartEvent{Kind: recovery.Proved, Proof: proof, At: time.Duration(a.clock()), Err: err}
+		})
+	}
+	if do.Note {
+		d := a.departureNow(do)
+		a.underway(noteTimeout, func(ctx context.Context) recovery.DepartEvent {
+			return recovery.DepartEvent{Kind: recovery.NoteCame, Err: a.note(ctx, d)}
+		})
+	}
+	if do.Look {
+		a.publishLife(who)
+		a.keeper.Reestablish()
+	}
+}
+
+// stepDeparture does what is done at once, and all that is done when the loop has ended.
+func (a *agent) stepDeparture(e recovery.DepartEvent) (do recovery.DepartActs) {
+	a.departing, do = a.departing.Step(e, a.departFacts())
+	if do.Cancel && a.endDepart != nil {
+		a.endDepart()
+	}
+	if say := do.Say; say.Log != "" {
+		level, attrs := slog.LevelInfo, []any{"epoch", a.grant.Epoch}
+		if say.Warn {
+			level = slog.LevelWarn
+		}
+		if say.Detail != "" {
+			attrs = append(attrs, "detail", say.Detail)
+		}
+		a.log.Log(a.life0, level, say.Log, attrs...)
+	}
+	if say := do.Say; say.To != "" {
+		a.event(control.Event{Kind: say.Kind, From: say.From, To: say.To, Reason: say.Reason, Epoch: a.grant.Epoch, Detail: say.Detail})
+	}
+	if do.Remember {
+		left := &leftProcess{Instance: a.departing.Process, At: time.Now()}
+		a.remember(func(m *memory) { m.Left = left })
+	}
+	return do
+}
+
+// underway does one thing for the departure in the background. It is published first that one is under way:
+// see registrar.leaves.
+func (a *agent) underway(within time.Duration, do func(context.Context) recovery.DepartEvent) {
+	who, _ := a.identity.get()
+	a.publishLife(who)
+	ctx, cancel := context.WithTimeout(a.life0, within)
+	a.endDepart = cancel
+	a.tasks.Go(func() {
+		defer cancel()
+		e := do(ctx)
+		a.tell(a.life0, func() { a.depart(e) })
+	})
+}
+
+// departureNow is what is noted.
+func (a *agent) departureNow(do recovery.DepartActs) departure {
 	return departure{who: cluster.Who{Name: a.brokerID, Registered: a.ids.registered.now()}, grant: a.grant,
-		instance: a.memory.Instance, data: a.memory.Data, incarnation: a.memory.Incarnation, stop: a.leaving.toEnd() && !a.leaving.briefly}
+		instance: a.memory.Instance, data: a.memory.Data, incarnation: a.memory.Incarnation, stop: do.Stop, crash: do.Crash}
 }
 
 // noteTimeout bounds the writing of a note, and by that the age of what was proven before it.
 const noteTimeout = 2 * time.Second
-
-// noteSoon notes the departure of a broker that was just proven to serve nothing.
-func (a *agent) noteSoon(ctx context.Context, d departure) error {
-	ctx, cancel := context.WithTimeout(ctx, noteTimeout)
-	defer cancel()
-	return a.note(ctx, d)
-}
 
 // noteLeft notes the departure, on what etcd holds at that moment. ErrChanged is not
 // returned: what changed decides, and is named.
@@ -96,12 +171,8 @@ func noteLeft(ctx context.Context, client *cluster.Client, d departure) (err err
 		if err := d.stands(seen); err != nil {
 			return err
 		}
-		at := d.at
-		if at.IsZero() {
-			at = time.Now()
-		}
 		_, err = client.Leave(ctx, cluster.LeaveRequest{Seen: seen, Epoch: d.grant.Epoch, LeaseID: d.grant.LeaseID,
-			Left: cluster.Left{At: at, Epoch: d.grant.Epoch, Instance: d.instance, Data: string(d.data), Revision: seen.Revision, Stop: d.stop, Crash: d.crash}})
+			Left: cluster.Left{At: time.Now(), Epoch: d.grant.Epoch, Instance: d.instance, Data: string(d.data), Revision: seen.Revision, Stop: d.stop, Crash: d.crash}})
 		if !errors.Is(err, cluster.ErrChanged) {
 			return err
 		}
@@ -126,7 +197,7 @@ func (d departure) stands(seen cluster.Snapshot) error {
 	default:
 		return nil
 	}
-	return fmt.Errorf("%w: %s", errNothingToLeave, why)
+	return fmt.Errorf("%w: %s", recovery.ErrNothingToLeave, why)
 }
 
 // What follows carries 'holdfast leave' over a restart of the sidecar: whoever asked for it is
@@ -150,53 +221,34 @@ func (l leftProcess) waits(c config.Config) string {
 		"at once when it is another process, or by 'holdfast activate'", l.rest(c).Round(time.Second))
 }
 
-func (a *agent) rememberLeft(instance string) {
-	left := &leftProcess{Instance: instance, At: time.Now()}
-	a.remember(func(m *memory) { m.Left = left })
-}
-
 // recallLeft has the process that left under the sidecar before this one stay away for the
-// rest of its time.
-func (a *agent) recallLeft() {
-	left := a.memory.Left
+// rest of its time. Of a sidecar that was killed after it had noted that in etcd, and before it could
+// remember it, the registrar finds the note.
+func (a *agent) recallLeft(left *leftProcess) {
 	if left == nil {
 		return
 	}
-	a.leftFound = true
-	rest := left.rest(a.cfg)
-	if rest <= 0 {
-		a.remember(func(m *memory) { m.Left = nil })
-		return
+	a.stepDeparture(recovery.DepartEvent{Kind: recovery.LeftFound, Process: left.Instance, At: time.Duration(a.clock().Add(left.rest(a.cfg)))})
+	if a.departing.Process == left.Instance {
+		a.remember(func(m *memory) { m.Left = left })
 	}
-	a.leaving = leaving{phase: hasLeft, instance: left.Instance, until: a.clock().Add(rest)}
-	a.log.Info("the broker has left on purpose: its process is registered again only if it stays", "for", rest.Round(time.Second))
-}
-
-// recallNoted is recallLeft for a sidecar that was killed after it had noted the departure in etcd
-// and before it could remember that. The lease, if it still lives, runs out by itself.
-func (a *agent) recallNoted(left leftProcess) {
-	if a.leftFound || a.leaving.phase != notLeaving || a.mode.Mode != "" {
-		return
-	}
-	a.remember(func(m *memory) { m.Left = &left })
-	a.recallLeft()
 }
 
 // goesAway reports whether the process that is fenced has left and is to be stopped by
 // somebody else, who has a while for it. It closes its admin API before it ends, and may take
 // leave of its clients for minutes.
 func (a *agent) goesAway() bool {
-	l := &a.leaving
-	return l.noted() && a.fencing.instance == l.instance && a.clock() < l.until
+	d := &a.departing
+	return d.GivenUp() && a.fencing.instance == d.Process && time.Duration(a.clock()) < d.Until
 }
 
 // carryProof has the ladder begin at what was proven before the registration was given up:
 // whoever stops the broker now may be faster than another proof. A ladder without that step
 // stops the broker itself.
 func (a *agent) carryProof() {
-	l := &a.leaving
-	if who, _ := a.identity.get(); a.detachedBy == recovery.WhyLeft && l.provenAt != 0 && a.fences(recovery.StepQuiesce) && who.Instance == l.instance {
-		a.fencing.instance, a.fencing.ladder = l.instance, recovery.ProvenIdle(time.Duration(l.provenAt))
+	d := &a.departing
+	if who, _ := a.identity.get(); a.detachedBy == recovery.WhyLeft && d.ProvenAt != 0 && a.fences(recovery.StepQuiesce) && who.Instance == d.Process {
+		a.fencing.instance, a.fencing.ladder = d.Process, recovery.ProvenIdle(d.ProvenAt)
 	}
 }
 
@@ -209,11 +261,8 @@ func (a *agent) endsUnseen() bool {
 // hasLeftBehind reports whether the process that answers is one that has left: nothing may
 // be served by it.
 func (a *agent) hasLeftBehind() bool {
-	if a.leaving.phase != hasLeft {
-		return false
-	}
 	who, _ := a.identity.get()
-	return who.Instance == a.leaving.instance
+	return a.departing.GivenUp() && a.departing.Phase == recovery.Left && who.Instance == a.departing.Process
 }
 
 // awaitDecided waits a moment for the mode of a broker that was just taken back by a sidecar

@@ -35,11 +35,7 @@ func TestWhoLeavesANoteAtAStop(t *testing.T) {
 		{"up and active", stoppable, nil, nil, true},
 		{"without a way to stop it", nil, nil, nil, true},
 		{"drained by an operator", stoppable, drained(recovery.Drained, recovery.ByOperator), nil, false},
-		{"draining by an operator", stoppable, drained(recovery.Draining, recovery.ByOperator), nil, false},
-		{"drained by recovery", stoppable, drained(recovery.Drained, recovery.ByHoldfast), nil, false},
 		{"drained after the stop was asked for", stoppable, nil, drained(recovery.Drained, recovery.ByOperator), false},
-		{"its broker had gone down", stoppable, func(l *sidecarLife) { l.set(func() { l.ended = true }) }, nil, false},
-		{"its broker's process had ended", stoppable, endProcess, nil, false},
 		{"its broker's process ends meanwhile", stoppable, nil, endProcess, true},
 		{"its broker goes down meanwhile, and no process is seen to end", nil, nil, func(l *sidecarLife) { l.set(func() { l.ended = true }) }, false},
 		{"another process than the registered one answers", stoppable, func(l *sidecarLife) {
@@ -49,10 +45,6 @@ func TestWhoLeavesANoteAtAStop(t *testing.T) {
 		{"it cannot be quiesced", stoppable, nil, func(l *sidecarLife) { l.set(func() { l.refuses = 1000 }) }, false},
 		{"etcd has been away beyond the fence point", stoppable, nil, func(l *sidecarLife) {
 			l.set(func() { l.away = true })
-			l.becomes(recovery.Detached, time.Minute)
-		}, false},
-		{"another incarnation is registered", stoppable, nil, func(l *sidecarLife) {
-			l.set(func() { l.contest, l.lost = true, true })
 			l.becomes(recovery.Detached, time.Minute)
 		}, false},
 		{"it is registered, and was not attached yet", stoppable, nil, func(l *sidecarLife) {
@@ -105,16 +97,6 @@ func endProcess(l *sidecarLife) {
 		l.set(func() { l.ended = true })
 		l.served = process.Target{Pid: 1<<22 + 1, StartTicks: 1}
 		l.recognizer.Settle(l.served, who.Instance, recognize.IsBroker, "")
-	})
-}
-
-func TestAStopThatNobodyAskedForLeavesNoNote(t *testing.T) {
-	inLife(t, stoppable, func(l *sidecarLife) {
-		l.note = func(context.Context, departure) error { t.Error("noted"); return nil }
-		l.halt()
-		if err := l.leave(); err != nil || !revoked(l) {
-			t.Errorf("%v, revoked %v", err, revoked(l))
-		}
 	})
 }
 

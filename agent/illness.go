@@ -78,7 +78,7 @@ func (a *agent) illFacts(verdict probes.Verdict) recovery.IllFacts {
 	return recovery.IllFacts{
 		Ill: a.ails(verdict), Before: a.illness.ruling,
 		Held: a.grant.LeaseID != 0 && v.Known() && v.HeldAt(a.clock()) && a.attachment != recovery.Detached &&
-			!a.leaving.holdsBack() && a.conflict == "",
+			!a.departing.HoldsBack() && a.conflict == "",
 	}
 }
 
@@ -189,7 +189,7 @@ func (a *agent) tendHealthNote(verdict probes.Verdict) {
 	h := &a.healthTold
 	h.known = h.known || verdict == probes.Up || a.ails(verdict)
 	switch {
-	case verdict == probes.Up && (a.mode.Mode != recovery.Active || a.leaving.holdsBack()):
+	case verdict == probes.Up && (a.mode.Mode != recovery.Active || a.departing.HoldsBack()):
 		h.now = cluster.HealthAway
 	case verdict == probes.Up && errors.Is(a.unable(), brokerapi.ErrUntried):
 		h.now = ""

@@ -36,19 +36,13 @@ const releaseTimeout = 2 * time.Second
 func (a *agent) leave() error {
 	ctx, cancel := context.WithTimeout(a.life0, stopTimeout)
 	defer cancel()
-	if a.leaving.cancel != nil {
-		a.leaving.cancel() // this is a way to leave, too
-	}
 	v := a.keeper.View()
-	unplanned := a.mayLeave() // before the fence, which takes the time that the lease has
-	if unplanned == nil && !a.upAtStop.Load() && !a.leaving.toEnd() {
-		unplanned = fmt.Errorf("%w: the broker was not up when the stop was asked for", errNothingToLeave)
-	}
+	unplanned := a.stepDeparture(recovery.DepartEvent{Kind: recovery.StopAsked}).Answer // before the fence, which takes the time that the lease has
+	noted := unplanned == nil && a.departing.Planned()
 	holding := v.Grant.LeaseID != 0 && v.Validity.Known()
 	stay := a.cfg.LeaveRegistered && !a.childEnded.Load()
 	fenced := a.mustFence() && !a.fencing.ill // of such a one the end of a sidecar changes nothing
 	due := fenced && !a.fencing.reached.Proven()
-	noted := a.ending.noted || a.leaving.noted() && a.mode.Mode == recovery.Active
 	var left recovery.Fence
 	if a.child != nil && !stay {
 		if err := a.endChild(ctx); err != nil {
@@ -68,28 +62,42 @@ func (a *agent) leave() error {
 			p.Goodbye()
 		}
 	}
-	if !holding || stay || a.presence != nil {
-		a.remember(func(m *memory) { m.ConfirmedAt = max(m.ConfirmedAt, v.Grant.Revision) })
-		said, reason := "holdfast ends", ""
-		if noted {
-			said, reason = said+": the broker has left on purpose; "+a.backActive(), "left"
-		}
-		a.log.Info(a.shadow.saying(said+a.leftBehind(left)), "left_registered", holding && a.presence == nil)
-		a.event(control.Event{Kind: "agent", To: "stopped", Reason: reason, Epoch: v.Grant.Epoch})
-		return nil
-	}
-	switch {
-	case noted:
-		unplanned = nil
-	case unplanned == nil:
+	gives := holding && !stay && a.presence == nil
+	if gives && unplanned == nil && !noted {
 		unplanned = a.noteStop(left)
 	}
-	if err := a.release(unplanned); err != nil {
-		a.sayNotReleased(v.Grant, unplanned, left, err)
-		return nil
+	var kept error // why it is not given up
+	if gives {
+		kept = a.release(unplanned)
 	}
-	a.remember(func(m *memory) { m.LeaseID, m.Released = 0, true })
-	a.sayReleased(v.Grant.Epoch, unplanned, left)
+	a.remember(func(m *memory) {
+		if m.ConfirmedAt = max(m.ConfirmedAt, v.Grant.Revision); gives && kept == nil {
+			m.LeaseID, m.Released = 0, true
+		}
+	})
+	back := "; started within " + config.FormatDuration(a.cfg.ReturnWithin) + " (--return-within) this one comes back active"
+	said, word := "holdfast ends", control.Event{Kind: "agent", To: "stopped", Epoch: v.Grant.Epoch}
+	switch {
+	case noted && (!gives || kept == nil):
+		said, word.Reason = said+": the broker has left on purpose"+back, "left"
+	case !gives:
+	case kept != nil:
+		const runsOut = ": the lease is not revoked, and runs out by itself"
+		if said, word.Detail = said+runsOut, kept.Error()+runsOut; unplanned == nil {
+			said += back
+		}
+	case unplanned == nil:
+		said, word.Reason = said+": registration given up"+back, "left"
+	default:
+		said += ": registration given up; with other brokers alive this one comes back drained (--leave-registered avoids that)"
+		word.Reason, word.Detail = "released", unplanned.Error()
+	}
+	level := a.log.Info
+	if kept != nil {
+		level = a.log.Warn
+	}
+	level(a.shadow.saying(said+a.leftBehind(left)), "left_registered", holding && stay, "detail", word.Detail)
+	a.event(word)
 	return nil
 }
 
@@ -116,45 +124,15 @@ func (a *agent) release(unplanned error) error {
 	return a.keeper.Release(ctx)
 }
 
-// sayNotReleased is the last word of a sidecar that could not give the registration up. The
-// note of a planned stop counts all the same.
-func (a *agent) sayNotReleased(g lease.Grant, unplanned error, left recovery.Fence, err error) {
-	said := "holdfast ends: the lease is not revoked, and runs out by itself"
-	if unplanned == nil {
-		said += "; " + a.backActive()
-	}
-	a.log.Warn(said+a.leftBehind(left), "lease", fmt.Sprintf("%x", g.LeaseID), "err", err)
-	a.event(control.Event{Kind: "agent", To: "stopped", Epoch: g.Epoch, Detail: "the lease is not revoked, and runs out by itself: " + err.Error()})
-}
-
-// backActive says what becomes of a broker whose planned stop is noted.
-func (a *agent) backActive() string {
-	return "started within " + config.FormatDuration(a.cfg.ReturnWithin) + " (--return-within) this one comes back active"
-}
-
-// sayReleased is the last word of a sidecar that gave the registration up.
-func (a *agent) sayReleased(epoch int64, unplanned error, left recovery.Fence) {
-	const ends = "holdfast ends: registration given up; "
-	if unplanned == nil {
-		a.log.Info(ends + a.backActive() + a.leftBehind(left))
-		a.event(control.Event{Kind: "agent", To: "stopped", Reason: "left", Epoch: epoch})
-		return
-	}
-	a.log.Info(a.shadow.saying(ends+"with other brokers alive this one comes back drained (--leave-registered avoids that)"+a.leftBehind(left)), "detail", unplanned)
-	a.event(control.Event{Kind: "agent", To: "stopped", Reason: "released", Epoch: epoch, Detail: unplanned.Error()})
-}
-
 // noteStop notes a planned stop of a broker that is proven to serve nothing.
 func (a *agent) noteStop(left recovery.Fence) error {
-	if !left.Proven() {
-		return fmt.Errorf("%w: the broker is not proven to serve nothing", errNothingToLeave)
+	do := a.stepDeparture(recovery.DepartEvent{Kind: recovery.Proved, Proof: left})
+	if do.Note {
+		ctx, cancel := context.WithTimeout(a.life0, noteTimeout)
+		defer cancel()
+		do = a.stepDeparture(recovery.DepartEvent{Kind: recovery.NoteCame, Err: a.note(ctx, a.departureNow(do))})
 	}
-	d := a.departure()
-	if err := a.noteSoon(a.life0, d); err != nil {
-		return err
-	}
-	a.event(control.Event{Kind: "registration", From: "held", To: "left", Epoch: d.grant.Epoch})
-	return nil
+	return do.Answer
 }
 
 // leftBehind is the end of the last line: what acts on the broker, or keeps clients from
@@ -234,7 +212,7 @@ func (a *agent) fenceToLeave(ctx context.Context, due bool) (left recovery.Fence
 func (a *agent) awaitEnd(ctx context.Context, why error) (recovery.Fence, error) {
 	waiting, cancel := context.WithTimeout(ctx, endPatience)
 	defer cancel()
-	toEnd := a.leaving.toEnd() || a.mustStop()
+	toEnd := a.departing.ToEnd() || a.mustStop()
 	for waiting.Err() == nil && a.processLives() && (toEnd || !a.brokerAnswers(ctx)) {
 		probes.Sleep(waiting, 50*time.Millisecond)
 	}

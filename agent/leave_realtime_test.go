@@ -69,8 +69,8 @@ func TestTheEndOfABrokerThatMustStopIsAwaitedBeforeItsRegistrationIsGivenUp(t *t
 			inLeaver(t, mustStop, func(c *config.Config) { c.IKnow = true }, func(l *leaver) {
 				end := l.isAProcess()
 				if row.asked {
-					if err := l.asks(5*time.Second, false); err != nil || l.leaving.phase != awaitingEnd {
-						t.Fatalf("%v, phase %d", err, l.leaving.phase)
+					if err := l.asks(5*time.Second, false); err != nil || l.departing.Phase != recovery.Awaiting {
+						t.Fatalf("%v, phase %q", err, l.departing.Phase)
 					}
 				}
 				l.stopAsked()

@@ -10,7 +10,6 @@ import (
 
 	"holdfast/agent/config"
 	"holdfast/agent/process"
-	"holdfast/cluster"
 	"holdfast/probes"
 	"holdfast/recovery"
 )
@@ -79,24 +78,6 @@ func TestABrokerThatLeavesServesNothingAndIsNotRegistered(t *testing.T) {
 	})
 }
 
-func TestTheNextProcessOfABrokerThatLeftIsRegistered(t *testing.T) {
-	inLeaver(t, kind{}, nil, func(l *leaver) {
-		if err := l.asks(5*time.Second, false); err != nil {
-			t.Fatal(err)
-		}
-		l.set(func() { l.ended = true })
-		l.until(l.age() + 20*time.Second)
-		if l.registered() {
-			t.Error("registered while its broker is away")
-		}
-		l.start()
-		l.until(l.age() + 20*time.Second)
-		if !l.registered() || len(l.notReady()) > 0 {
-			t.Errorf("registered %v, not ready: %v", l.registered(), l.notReady())
-		}
-	})
-}
-
 func TestWhoIsBackFromAPlannedStopMayLeaveAgainAtOnce(t *testing.T) {
 	inLeaver(t, kind{}, func(c *config.Config) { c.DetachmentRecoverWindow = time.Minute }, func(l *leaver) {
 		for notes := 1; notes <= 2; notes++ {
@@ -109,22 +90,6 @@ func TestWhoIsBackFromAPlannedStopMayLeaveAgainAtOnce(t *testing.T) {
 			for began := l.age(); !l.registered() && l.age() < began+20*time.Second; {
 				l.until(l.age() + 50*time.Millisecond)
 			}
-		}
-	})
-}
-
-func TestABrokerThatNobodyStopsIsTakenBack(t *testing.T) {
-	inLeaver(t, kind{}, func(c *config.Config) { c.LeaveTimeout = 30 * time.Second }, func(l *leaver) {
-		if err := l.asks(5*time.Second, false); err != nil {
-			t.Fatal(err)
-		}
-		l.until(l.age() + 24*time.Second)
-		if l.registered() {
-			t.Error("registered before --leave-timeout")
-		}
-		l.until(l.age() + 15*time.Second)
-		if !l.registered() || !l.serving || len(l.notReady()) > 0 {
-			t.Errorf("registered %v, serving %v, not ready: %v", l.registered(), l.serving, l.notReady())
 		}
 	})
 }
@@ -171,24 +136,12 @@ func TestADepartureThatFailsIsTakenBack(t *testing.T) {
 				return note(ctx, d)
 			}
 		}, nil, "deadline", true},
-		{"something changed in etcd", func(l *leaver) { l.fails = cluster.ErrChanged }, nil, "changed", true},
-		{"it is drained", func(l *leaver) {
-			l.inLoop(func() {
-				l.setMode(recovery.ModeRecord{Mode: recovery.Drained, Reason: "x", By: recovery.ByOperator}, l.modeRev+1, "")
-			})
-		}, nil, "drained (x)", false},
-		{"it is down", func(l *leaver) { l.set(func() { l.ended = true }); l.until(l.age() + 5*time.Second) }, nil, "not up", false},
-		{"it is detached", func(l *leaver) {
-			l.set(func() { l.lost, l.storeErr = true, true })
-			l.becomes(recovery.Detached, time.Minute)
-		}, nil, "not surely held", false},
 		{"it is drained meanwhile", slowly, func(l *leaver) {
 			l.inLoop(func() {
 				l.setMode(recovery.ModeRecord{Mode: recovery.Drained, Reason: "x", By: recovery.ByOperator}, l.modeRev+1, "")
 			})
 		}, "drained (x)", false},
-		{"it is activated meanwhile", slowly, func(l *leaver) { l.inLoop(l.keepHere) }, "an operator activated it", true},
-		{"its lease is lost meanwhile", slowly, func(l *leaver) { l.set(func() { l.lost, l.storeErr = true, true }); l.keeper.RenewNow() }, "detached", false},
+		{"its lease is lost meanwhile", slowly, func(l *leaver) { l.set(func() { l.lost, l.storeErr = true, true }); l.keeper.RenewNow() }, "not surely held", false},
 		{"it takes longer than it may", func(l *leaver) { quiesceIn(l, time.Minute) }, nil, "5s", false},
 	} {
 		t.Run(row.name, func(t *testing.T) {
@@ -302,13 +255,6 @@ func TestABrokerThatMustStopLeavesWhenItsProcessHasEnded(t *testing.T) {
 			}
 		})
 	})
-	t.Run("nobody would see its end", func(t *testing.T) {
-		inLeaver(t, mustStop, func(c *config.Config) { c.IKnow = true }, func(l *leaver) {
-			if err := l.asks(5*time.Second, false); !errors.Is(err, errNothingToLeave) || !strings.Contains(err.Error(), "--broker-pid-file") || !l.serving {
-				t.Errorf("%v, serving %v", err, l.serving)
-			}
-		})
-	})
 	t.Run("it hangs for longer than it may", func(t *testing.T) {
 		inLeaver(t, mustStop, func(c *config.Config) { c.IKnow = true; c.LeaveTimeout = time.Minute }, func(l *leaver) {
 			l.seen(os.Getpid())
@@ -349,64 +295,6 @@ func TestAStopOfTheSidecarWhileItsBrokerLeaves(t *testing.T) {
 			}
 		})
 	}
-}
-
-// The note may stand although its answer was lost. A broker that serves beside it would be
-// excused for whatever befalls it then.
-func TestABrokerOfWhichANoteMayStandIsHeldBackUntilItsRegistrationWasLookedAt(t *testing.T) {
-	inLeaver(t, kind{}, nil, func(l *leaver) {
-		l.set(func() { l.storeErr = true })
-		l.fails = context.DeadlineExceeded
-		if err := l.asks(time.Second, false); err == nil {
-			t.Error("it left")
-		}
-		if err := l.asks(time.Second, false); !errors.Is(err, errNothingToLeave) && !strings.Contains(err.Error(), "taken back") {
-			t.Errorf("asked again: %v", err)
-		}
-		if l.serving || len(l.notReady()) == 0 {
-			t.Errorf("serving %v, not ready: %v", l.serving, l.notReady())
-		}
-		l.set(func() { l.storeErr = false })
-		l.until(l.age() + 15*time.Second)
-		if !l.serving || len(l.notReady()) > 0 {
-			t.Errorf("after it was looked at: serving %v, not ready: %v", l.serving, l.notReady())
-		}
-	})
-}
-
-func TestTheNextProcessEndsTheWaitForTheEndOfTheOneBefore(t *testing.T) {
-	inLeaver(t, mustStop, func(c *config.Config) { c.IKnow = true }, func(l *leaver) {
-		l.seen(os.Getpid())
-		if err := l.asks(5*time.Second, false); err != nil {
-			t.Fatal(err)
-		}
-		l.set(func() { l.ended = true })
-		l.until(l.age() + 5*time.Second)
-		l.start()
-		l.until(l.age() + 20*time.Second)
-		if !l.registered() || len(l.notReady()) > 0 {
-			t.Errorf("registered %v, not ready: %v", l.registered(), l.notReady())
-		}
-	})
-}
-
-// It waits for etcd's answer to the revocation.
-func TestActivateWhileTheRegistrationIsBeingGivenUpAnswersWhoeverAskedToLeave(t *testing.T) {
-	inLeaver(t, kind{}, nil, func(l *leaver) {
-		c := make(chan error, 1)
-		l.inLoop(func() {
-			l.leaving = leaving{phase: givingUp, instance: l.memory.Instance, until: l.clock().Add(time.Minute), heardBy: l.clock().Add(time.Minute), waiters: []chan<- error{c}}
-			l.keepHere()
-		})
-		select {
-		case err := <-c:
-			if !errors.Is(err, errStays) {
-				t.Error(err)
-			}
-		default:
-			t.Error("no answer")
-		}
-	})
 }
 
 // What the placer would take or give now, nobody would have quiesced.

@@ -9,7 +9,6 @@ import (
 
 	"holdfast/agent/config"
 	"holdfast/agent/lease"
-	"holdfast/recovery"
 )
 
 // A sidecar that is restarted after 'holdfast leave' finds the process that left.
@@ -20,7 +19,7 @@ func TestAProcessThatHasLeftStaysAwayBesideTheNextSidecar(t *testing.T) {
 				m.Epoch, m.Instance, m.Released = 1, "process-1", true
 				m.Left = &leftProcess{Instance: "process-1", At: time.Now().Add(-ago)}
 			})
-			l.recallLeft()
+			l.recallLeft(l.memory.Left)
 		}
 	}
 	within := func(c *config.Config) { stoppable(c); c.LeaveTimeout = time.Minute }
@@ -36,27 +35,10 @@ func TestAProcessThatHasLeftStaysAwayBesideTheNextSidecar(t *testing.T) {
 			}
 		})
 	})
-	t.Run("until it is activated", func(t *testing.T) {
-		lifeOf(t, kind{}, within, left(0), func(l *sidecarLife) {
-			l.until(5 * time.Second)
-			l.inLoop(l.keepHere)
-			if l.life.Load().recalls {
-				t.Error("its note would keep it away again")
-			}
-			l.awaitDecided(context.Background())
-			if l.view.Load().mode.Mode != recovery.Active {
-				t.Error("not decided")
-			}
-			l.until(15 * time.Second)
-			if causes := l.notReady(); len(causes) > 0 || l.memory.Left != nil {
-				t.Errorf("not ready: %v", causes)
-			}
-		})
-	})
 	t.Run("by its note alone", func(t *testing.T) {
 		past := func(l *sidecarLife) {
 			l.remember(func(m *memory) { m.Epoch, m.Instance, m.LeaseID = 1, "process-1", 1 })
-			l.recallNoted(leftProcess{Instance: "process-1", At: time.Now()})
+			l.recallLeft(&leftProcess{Instance: "process-1", At: time.Now()})
 			if l.memory.Left == nil {
 				t.Error("not remembered")
 			}
@@ -71,28 +53,8 @@ func TestAProcessThatHasLeftStaysAwayBesideTheNextSidecar(t *testing.T) {
 				t.Error("its note would keep it away again")
 			}
 			l.until(75 * time.Second)
-			l.inLoop(func() { l.recallNoted(leftProcess{Instance: "process-1", At: time.Now()}) })
+			l.inLoop(func() { l.recallLeft(&leftProcess{Instance: "process-1", At: time.Now()}) })
 			if causes := l.notReady(); len(causes) > 0 || l.memory.Left != nil {
-				t.Errorf("not ready: %v", causes)
-			}
-		})
-	})
-	t.Run("until it is another process", func(t *testing.T) {
-		lifeOf(t, kind{}, within, left(0), func(l *sidecarLife) {
-			l.until(5 * time.Second)
-			l.set(func() { l.ended = true })
-			l.until(10 * time.Second)
-			l.start()
-			l.until(25 * time.Second)
-			if causes := l.notReady(); len(causes) > 0 || l.memory.Left != nil {
-				t.Errorf("not ready: %v", causes)
-			}
-		})
-	})
-	t.Run("not when its time was over", func(t *testing.T) {
-		lifeOf(t, kind{}, within, left(2*time.Minute), func(l *sidecarLife) {
-			l.until(9 * time.Second)
-			if causes := l.notReady(); len(causes) > 0 {
 				t.Errorf("not ready: %v", causes)
 			}
 		})

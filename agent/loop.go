@@ -70,14 +70,14 @@ type loopState struct {
 	reasserting bool
 	assertFrom  lease.Instant // the next write of it may begin then
 
-	session    session
-	leaving    leaving
-	heeded     string // the broker's process whose word that it ends was heeded
-	leftFound  bool   // a process that has left under another sidecar was found
-	ending     ending
-	endRelease context.CancelFunc // of what an ended process held; nil: none is under way
-	steering   topics.SteerView   // as it was told of last
-	viewStale  bool               // and the broker's view
+	session     session
+	departing   recovery.Departure
+	leavers     []chan<- error     // who waits for the broker to leave
+	leaveWithin time.Duration      // what was asked for last may take
+	endDepart   context.CancelFunc // of what is under way for the departure; nil: nothing was yet
+	endRelease  context.CancelFunc // of what an ended process held; nil: none is under way
+	steering    topics.SteerView   // as it was told of last
+	viewStale   bool               // and the broker's view
 
 	ready, everReady bool
 	verdict          probes.Verdict
@@ -118,7 +118,7 @@ func (a *agent) initLoop() {
 	a.saving = make(chan struct{}, 1)
 	a.endFencing()
 	a.restorePause()
-	a.recallLeft()
+	a.recallLeft(a.memory.Left)
 	a.publish()
 }
 
@@ -189,7 +189,7 @@ func (a *agent) untilNext() time.Duration {
 	if d := a.fencing.waiting.Add(stopPatience).Sub(now); d > 0 && a.fencing.waiting != 0 {
 		next = min(next, d)
 	}
-	if d := a.leaving.until.Sub(now); d > 0 && a.leaving.holdsBack() {
+	if d := a.departing.Until - time.Duration(now); d > 0 {
 		next = min(next, d)
 	}
 	if d := a.nextLook().Sub(now); d > 0 && a.illness.seen != nil {
@@ -224,9 +224,7 @@ func (a *agent) step() error {
 	if err := a.judgeSession(who.Instance); err != nil {
 		return err
 	}
-	a.heed(who.Instance)
-	a.noteEnded()
-	a.tendLeaving(verdict, who)
+	a.depart(recovery.DepartEvent{Kind: recovery.Looked})
 	a.tendRelease()
 	a.fence(verdict)
 	a.tendGuard() // before the reconciler may load
@@ -300,10 +298,7 @@ func (a *agent) setGate(verdict probes.Verdict) {
 		a.gate = a.gate || a.identity.unseen.Load() && a.brokerThere() && a.brokerID != "" && a.keeper.View().Validity.HeldAt(a.clock()) &&
 			!a.traits.Registers && !a.fencesItself()
 	}
-	if who, _ := a.identity.get(); a.leaving.unregistered(who.Instance) {
-		a.gate = false
-	}
-	if a.gate && a.brokerGone() {
+	if who, _ := a.identity.get(); a.gate && (a.brokerGone() || a.departing.GivenUp() && a.departing.Process == who.Instance) {
 		a.gate = false
 	}
 	a.forbear() // first: a gate that closes starts the grace
@@ -316,13 +311,13 @@ func (a *agent) setGate(verdict probes.Verdict) {
 // whose storage fences it is revoked only after the note of its crash; one that was stopped at the
 // fence point has none, and its lease runs out.
 func (a *agent) forbear() {
-	a.keeper.Forbear(a.runsOut() || (a.fencesItself() || a.ending.cause != nil) && !a.ending.done || a.paused() || a.brokerTarget().Pid != 0 || a.ails(a.verdict))
+	a.keeper.Forbear(a.runsOut() || a.departing.OwesNote(a.fencesItself()) || a.paused() || a.brokerTarget().Pid != 0 || a.ails(a.verdict))
 }
 
 // order tells what may be done to topics.
 func (a *agent) order(verdict probes.Verdict, who brokerapi.Report) {
 	decided := a.mode.Mode.Known() && verdict != probes.Down && who.Instance == a.memory.Instance
-	attached := a.attachment != recovery.Detached && !a.leaving.holdsBack() && !a.awaitsGuard() && !a.doubted()
+	attached := a.attachment != recovery.Detached && !a.departing.HoldsBack() && !a.awaitsGuard() && !a.doubted()
 	a.orderSteerer(decided, attached) // first: it says whether topics may follow
 	a.setOrders(a.orders(attached && decided))
 }
@@ -353,10 +348,11 @@ func (a *agent) tell(ctx context.Context, f func()) {
 
 // publish makes what the loop knows visible to everybody else.
 func (a *agent) publish() {
+	ended := a.departing.HoldsBack() && (a.brokerGone() || a.processEnded())
 	a.view.Store(&snapshot{brokerID: a.brokerID, registeredAs: a.ids.registered.now(), attachment: a.attachment, mode: a.mode,
 		boot: a.boot, decided: a.decided, suspect: a.suspect, everReady: a.everReady, conflict: a.conflict, reassert: a.reassert,
 		instance: a.memory.Instance, fence: a.fencing.reached, restart: a.fencing.restart, failure: a.session.verdict,
-		leaving: a.leavingWords(), left: a.ending.noted, awaitsGuard: a.awaitsGuard(), unguarded: a.guarding.standby == standbyWithout,
+		leaving: a.departing.Words(ended), left: a.departing.Planned(), awaitsGuard: a.awaitsGuard(), unguarded: a.guarding.standby == standbyWithout,
 		doubted: a.doubted(), guarded: a.guarding.target, wasRegistered: a.wasRegistered(), foreign: a.recognizer.Foreign(), held: a.illness.held()})
 }
 
@@ -397,7 +393,7 @@ func (a *agent) publishLife(who brokerapi.Report) {
 		modeRev = a.modeRev
 	}
 	a.life.Store(&life{memory: m, mode: a.mode, modeRev: modeRev, instance: who.Instance, boot: boot, data: a.dataFound(who.Instance, dir), unseen: !seen, vanished: doubtful, value: value,
-		retriesUsed: a.retriesUsed(), unfenced: a.unfenced(who.Instance), leaves: a.leaving.departs(who.Instance) || a.ending.underway, recalls: a.mode.Mode == "" && !a.leftFound, cutFrom: a.cutFrom, cutOver: a.cutOver, unsure: a.unsure, health: a.healthTold.now})
+		retriesUsed: a.retriesUsed(), unfenced: a.unfenced(who.Instance), leaves: a.departing.Bars(who.Instance), recalls: a.mode.Mode == "" && !a.departing.Recalled, cutFrom: a.cutFrom, cutOver: a.cutOver, unsure: a.unsure, health: a.healthTold.now})
 }
 
 // bootFacts is the evidence of the boot kind that is on this host.

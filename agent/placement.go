@@ -97,7 +97,7 @@ func (a *agent) orderPlacer() {
 
 func (a *agent) placerOrders() topics.PlacerOrders {
 	return topics.PlacerOrders{Epoch: a.grant.Epoch, Paused: a.paused() || a.suspect,
-		Attached: a.attachment == recovery.Attached && !a.leaving.holdsBack() && a.grant.LeaseID != 0 && a.verified && !a.doubted() && a.mode.Mode.Known()}
+		Attached: a.attachment == recovery.Attached && !a.departing.HoldsBack() && a.grant.LeaseID != 0 && a.verified && !a.doubted() && a.mode.Mode.Known()}
 }
 
 // maxOthers bounds what a status says of brokers one by one.

@@ -402,7 +402,7 @@ func (a *agent) newRegistrar() *registrar {
 		life: func() life { return *a.life.Load() }, deliver: a.deliver, paused: a.paused,
 		up: a.answers, gone: a.brokerGone, byInstance: a.traits.Registers, handing: a.beginHandover, pauseEnds: a.pauseEnds, before: a.recalled,
 		later:  a.later,
-		recall: func(ctx context.Context, left leftProcess) { a.tell(ctx, func() { a.recallNoted(left) }) }}
+		recall: func(ctx context.Context, left leftProcess) { a.tell(ctx, func() { a.recallLeft(&left) }) }}
 	if !a.traits.Places {
 		r.serves = a.listOnce
 	}

@@ -24,7 +24,7 @@ func (a *agent) deliver(ctx context.Context, o outcome) error {
 // takeUp makes an outcome ours. A loss that led to it is dealt with first, so that
 // it fences even if the new registration stands already.
 func (a *agent) takeUp(o outcome) {
-	a.returned()
+	a.depart(recovery.DepartEvent{Kind: recovery.TakenUp})
 	a.attach(a.verdict)
 	d := o.decision
 	if d.Step == recovery.Register && a.grant.LeaseID != 0 {
