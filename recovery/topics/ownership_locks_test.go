@@ -538,6 +538,30 @@ func TestALoadWithoutAnAnswerIsLookedForBeforeItsLockIsReleased(t *testing.T) {
 	}
 }
 
+// The listing was asked for before the load ended, so it does not tell what became of it.
+func TestATopicWhoseLoadHadNoAnswerIsNotForgottenByAnOlderListing(t *testing.T) {
+	inWorld(t, testSettings, newFakeBroker(), func(w *world) {
+		forget := func(clock uint64) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.applyListing(clock, Held{}, time.Now())
+			w.list.fresh = true
+		}
+		w.mu.Lock()
+		topic := w.topic("/n/a", time.Now())
+		topic.unsure, topic.changed = true, 7
+		w.mu.Unlock()
+		forget(5)
+		if idle := w.Idle([]string{"/n/a"}); len(idle) > 0 {
+			t.Error("idle by a listing of before")
+		}
+		forget(8)
+		if idle := w.Idle([]string{"/n/a"}); len(idle) == 0 {
+			t.Error("not idle, though it was listed since")
+		}
+	})
+}
+
 func TestAnAuditThatFailsHoldsNoLockUp(t *testing.T) {
 	b := newFakeBroker()
 	inOwners(t, testOwnership, b, func(o *owners) {
