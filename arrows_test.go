@@ -41,7 +41,6 @@ var arrows = map[string][]string{
 	"holdfast/probes":                    {"holdfast/brokerapi/hosts"},
 	"holdfast/internal/fakenet":          {},
 	"holdfast/internal/raced":            {},
-	"holdfast/internal/testcert":         {},
 	"holdfast/internal/testseed":         {},
 	"holdfast/standstill":                {},
 	"holdfast/cluster":                   {"holdfast/brokerapi/access", "holdfast/brokerapi/hosts"}, // leaves: TLS files, addresses

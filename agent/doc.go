@@ -1,5 +1,5 @@
-// Package agent is one sidecar's life: settings, wiring, the loop that owns its
-// state, the fence ladder, the journal, the state file and the control socket.
+// Package agent is one sidecar's life: wiring, the loop that owns its state, the registrar, the
+// fence ladder and the state file.
 //
 // Guaranteed: the loop alone decides and does no I/O; readiness compares the fence
 // point with the clock in the request itself. A broker that is detached is fenced:

@@ -4,13 +4,13 @@ import (
 	"path/filepath"
 	"testing"
 
-	"holdfast/internal/testcert"
+	"holdfast/internal/fakenet"
 )
 
 // What is tried is what would be used: a pair that does not belong together passes as files.
 func TestAReloadTriesTheFilesThatSettingsName(t *testing.T) {
 	dir := t.TempDir()
-	ca := testcert.New(t, dir)
+	ca := fakenet.NewAuthority(t, dir)
 	ca.Server("one")
 	ca.Server("two")
 	file := func(name string) string { return filepath.Join(dir, name) }

@@ -24,7 +24,7 @@ import (
 	"holdfast/agent/config"
 	"holdfast/agent/control"
 	"holdfast/agent/web"
-	"holdfast/internal/testcert"
+	"holdfast/internal/fakenet"
 	"holdfast/probes"
 )
 
@@ -357,7 +357,7 @@ func TestAReloadOverTheWebIsOnlyForThoseWhoShowWhoTheyAre(t *testing.T) {
 				if path == "" {
 					f.write("health-fall: 4\n")
 				}
-				testcert.New(t, dir).Server("server")
+				fakenet.NewAuthority(t, dir).Server("server")
 				r := httptest.NewRequest("POST", web.ReloadPath, nil)
 				if tt.site != "" {
 					r.Header.Set("Sec-Fetch-Site", tt.site)

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"holdfast/internal/testcert"
+	"holdfast/internal/fakenet"
 )
 
 const (
@@ -46,7 +46,7 @@ func TestABadWebConfigFileNamesSettingFileAndRemedyAndNoSecret(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			dir := t.TempDir()
-			testcert.New(t, dir).Server("server")
+			fakenet.NewAuthority(t, dir).Server("server")
 			path := write(t, dir, "web.yaml", tt.file)
 			_, err := Load(Sources{Flags: map[string][]string{"driver": {"nats"}, "web-config-file": {path}}})
 			want := ""

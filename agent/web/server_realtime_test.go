@@ -21,7 +21,7 @@ import (
 	"testing"
 	"time"
 
-	"holdfast/internal/testcert"
+	"holdfast/internal/fakenet"
 )
 
 // The hashes of one password, which takes a millisecond, or about a second, to try.
@@ -100,7 +100,7 @@ var plain = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Ti
 
 func TestTheWebListenerAsksForWhatItsFileDemands(t *testing.T) {
 	dir := t.TempDir()
-	ca := testcert.New(t, dir)
+	ca := fakenet.NewAuthority(t, dir)
 	ca.Server("server")
 	ca.Write("scraper", &x509.Certificate{ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
 	const users = "basic_auth_users:\n  prometheus: " + cheapHash + "\n"
@@ -133,7 +133,7 @@ func TestTheWebListenerAsksForWhatItsFileDemands(t *testing.T) {
 
 func TestACertificateThatIsRenewedIsServedWithoutARestart(t *testing.T) {
 	dir := t.TempDir()
-	ca := testcert.New(t, dir)
+	ca := fakenet.NewAuthority(t, dir)
 	ca.Server("server")
 	address := served(t, Listener{Handler: saying("metrics"),
 		WebConfig: webConfigFile(t, dir, "tls_server_config:\n  cert_file: server.pem\n  key_file: server-key.pem\n")})
@@ -212,7 +212,7 @@ func TestWhoHoldsConnectionsLocksNobodyOut(t *testing.T) {
 // frame that it is sent; see RFC 9113, section 6.5.
 func TestOneConnectionBringsSoManyRequestsAtATime(t *testing.T) {
 	dir := t.TempDir()
-	ca := testcert.New(t, dir)
+	ca := fakenet.NewAuthority(t, dir)
 	ca.Server("server")
 	address := served(t, Listener{Handler: saying("ok"), WebConfig: webConfigFile(t, dir, "tls_server_config:\n  cert_file: server.pem\n  key_file: server-key.pem\n")})
 	settings := ca.Client("").Transport.(*http.Transport).TLSClientConfig
@@ -305,7 +305,7 @@ func TestOnlyOurOwnFaultsOfAListenerAreLogged(t *testing.T) {
 	var lines lockedBuffer
 	log := slog.New(slog.NewTextHandler(&lines, nil))
 	dir := t.TempDir()
-	testcert.New(t, dir).Server("server")
+	fakenet.NewAuthority(t, dir).Server("server")
 	address := served(t, Listener{Handler: saying("x"), Log: log,
 		WebConfig: webConfigFile(t, dir, "tls_server_config:\n  cert_file: server.pem\n  key_file: server-key.pem\n")})
 	fetch(plain, "GET", "http://"+address, "", "")
