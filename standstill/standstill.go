@@ -21,9 +21,6 @@ import (
 // Word begins the message of a claim that could not be judged.
 const Word = "UNJUDGED"
 
-// ExitCode is that of a bench whose claim could not be judged: EX_TEMPFAIL of sysexits.h.
-const ExitCode = 75
-
 // ErrUnjudged begins what is returned for a claim that could not be judged.
 var ErrUnjudged = errors.New(Word)
 

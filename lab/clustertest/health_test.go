@@ -3,6 +3,7 @@ package clustertest
 import (
 	"fmt"
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -90,6 +91,42 @@ func TestThePeersHealthIsThatOfTheRegistered(t *testing.T) {
 		want := map[string]cluster.Health{"b1": cluster.HealthIll, "b3": "", "garbled": "", "numbered": cluster.HealthWell}
 		if !reflect.DeepEqual(got, want) {
 			t.Errorf("%v, want %v", got, want)
+		}
+	})
+}
+
+// Records of brokers that have gone stand until somebody forgets them: of a fleet that replaces
+// its machines there are many more of them than of those that live.
+func TestThePeersHealthIsFoundAmongManyWhoHaveGone(t *testing.T) {
+	onEach(t, func(t *testing.T, e *server) {
+		for _, tt := range []struct {
+			name string
+			as   string // what "living" is registered as
+			gone int
+		}{
+			{"by name", "living", 8 * cluster.MostPeers},
+			{"under another id", "4711", 8 * cluster.MostPeers},
+			{"behind more than are listed", "living", 1100},
+		} {
+			t.Run(tt.name, func(t *testing.T) {
+				cfg := e.config(t)
+				cfg.Prefix += "/" + strings.ReplaceAll(tt.name, " ", "-")
+				c := open(t, cfg)
+				for i := range tt.gone {
+					e.put(t, c.Keys().Member(fmt.Sprintf("gone%04d", i)), `{"era":1,"health":"well"}`)
+				}
+				id := lease(t, c, time.Minute)
+				under := clientv3.WithLease(clientv3.LeaseID(id))
+				e.put(t, c.Keys().Member("living"), fmt.Sprintf(`{"era":1,"registered_as":%q,"health":"well"}`, tt.as))
+				e.put(t, c.Keys().Registration(tt.as), "{}", under)
+				e.put(t, c.Keys().Registration("without-a-sidecar"), "{}", under)
+				e.put(t, c.Keys().Registration("1"), "{}", under)
+				peers, _, err := c.PeersHealth(bounded(t), cluster.Who{Name: "b1", Registered: "1"})
+				want := []cluster.PeerHealth{{Name: "living", Health: cluster.HealthWell, LeaseID: id}}
+				if err != nil || !reflect.DeepEqual(peers, want) {
+					t.Errorf("%+v, %v", peers, err)
+				}
+			})
 		}
 	})
 }

@@ -6,8 +6,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -22,10 +20,8 @@ func TestRealBrokersWithHoldfast(t *testing.T) {
 		test  func(*testing.T, *harness.Apache, []*couple, []string)
 	}{
 		{"OneIsRegisteredDrainedAndActivated", drainedAndActivated},
-		{"ABundleThatCannotBeReadLeavesThemAlone", unreadable},
 		{"AreRolledBySIGTERM", rolled},
 		{"OneThatIsKilledIsReplacedAfterItsGrace", killed},
-		{"OutliveAnOutageOfEtcd", etcdDown},
 	} {
 		if !t.Run(one.claim, func(t *testing.T) {
 			for _, c := range all {
@@ -87,31 +83,4 @@ func drainedAndActivated(t *testing.T, a *harness.Apache, all []*couple, topics 
 	if len(after.Kvs) != 1 || after.Kvs[0].ModRevision != before.Kvs[0].ModRevision || after.Kvs[0].Lease != before.Kvs[0].Lease {
 		t.Errorf("its registration was %v and is %v", before.Kvs, after.Kvs)
 	}
-}
-
-// A name that any client may look up makes a bundle of a namespace's first form.
-func unreadable(t *testing.T, _ *harness.Apache, all []*couple, topics []string) {
-	f := startTraffic(t, topics, all)
-	_, err := all[0].broker.Owner(soon(t), "/public~default/we/ird")
-	ok(t, err)
-	var has *couple
-	ok(t, harness.Await(t.Context(), harness.Patience, "the bundle", func(ctx context.Context) (bool, string) {
-		for _, c := range all {
-			if slices.ContainsFunc(c.owned(ctx), func(name string) bool { return strings.HasPrefix(name, "public/default/we/0x") }) {
-				has = c
-			}
-		}
-		return has != nil, "nobody has it"
-	}))
-	ok(t, harness.Await(t.Context(), harness.Patience, "the sidecar to count it", func(ctx context.Context) (bool, string) {
-		text, err := has.Metrics(ctx)
-		return err == nil && strings.Contains(text, `holdfast_topics{state="unreadable"} 1`), fmt.Sprint(err)
-	}))
-	for _, c := range all {
-		if st := c.active(); st.Broker.Up != "up" || !c.broker.Running() {
-			t.Errorf("it is %s", st)
-		}
-	}
-	f.flowing(t)
-	f.stop(t, 5*time.Second)
 }

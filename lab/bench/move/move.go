@@ -3,8 +3,7 @@
 //
 // One large stream goes there and back: the bytes a second of the copy and of the whole move, by the
 // times in its journal, beside a plain snapshot and restore of an equal stream between the same
-// servers by jsm.go, NATS' own client for it, by way of a file; and what the sidecars' memory was for
-// a stream of a tenth of its size.
+// servers by jsm.go, NATS' own client for it, by way of a file.
 //
 // Many streams of 1 MB: `holdfast drain --move`, from the command to its end, beside a plain loop of
 // snapshot and restore of as many, as many at a time as a sidecar moves; only one is restored at a

@@ -30,18 +30,8 @@ func turns(n int, one, other func() error) error {
 
 // large moves one stream there and back.
 func large(ctx context.Context, r *rig, out io.Writer, p plan) ([]kit.Limit, error) {
-	tenth, whole := newPair("tenth"), newPair("whole")
+	whole := newPair("whole")
 	bytes := p.size * mega
-	if err := r.make(ctx, bytes/10, tenth); err != nil {
-		return nil, err
-	}
-	if _, err := r.unload(ctx, r.sides[0], r.sides[1], tenth.topic); err != nil {
-		return nil, err
-	}
-	few, err := r.memory()
-	if err != nil {
-		return nil, err
-	}
 	if err := r.make(ctx, bytes, whole); err != nil {
 		return nil, err
 	}
@@ -75,7 +65,6 @@ func large(ctx context.Context, r *rig, out io.Writer, p plan) ([]kit.Limit, err
 	fmt.Fprintf(out, "  %-34s %7.1f MB/s, ratio %.2f\n", "holdfast unload, the copy of it", kit.Median(copied), copied.to(plain))
 	fmt.Fprintf(out, "  %-34s %7.1f MB/s, ratio %.2f\n", "holdfast unload, to its end", kit.Median(moved), moved.to(plain))
 	fmt.Fprintf(out, "  phases: %s\n", phases(all))
-	fmt.Fprintf(out, "  with %d MB before: memory of n1's sidecar at most %.1f MB, of n2's %.1f MB\n", p.size/10, few[0], few[1])
 	limits, err := r.judgeMemory(p.memory)
 	return append(limits, kit.AtLeast("copy of the large stream, ratio to a plain one", copied.to(plain), p.floor)), err
 }

@@ -221,19 +221,11 @@ func shown(text string, want int) (all []moves.Move, err error) {
 // took is how long a move needed from one phase to another.
 func took(m moves.Move, from, to moves.Phase) time.Duration { return m.Since[to].Sub(m.Since[from]) }
 
-// memory is the most that each sidecar had, in MB.
-func (r *rig) memory() (most [2]float64, err error) {
-	for i, s := range r.sides {
-		u, failed := kit.Look(s.PID())
-		most[i], err = float64(u.Most)/mega, errors.Join(err, failed)
-	}
-	return most, err
-}
-
+// judgeMemory is the most that each sidecar had.
 func (r *rig) judgeMemory(limit float64) (limits []kit.Limit, err error) {
-	most, err := r.memory()
-	for i, s := range r.sides {
-		limits = append(limits, kit.AtMost("memory of "+s.id+"'s sidecar, MB", most[i], limit))
+	for _, s := range r.sides {
+		u, failed := kit.Look(s.PID())
+		limits, err = append(limits, kit.AtMost("memory of "+s.id+"'s sidecar, MB", float64(u.Most)/mega, limit)), errors.Join(err, failed)
 	}
 	return limits, err
 }

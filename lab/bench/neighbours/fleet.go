@@ -4,19 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"sync"
 	"time"
-
-	"github.com/prometheus/common/expfmt"
-	"github.com/prometheus/common/model"
 
 	"holdfast/lab/bench/kit"
 	"holdfast/lab/harness"
 )
-
-// counted is how often etcd is asked how many requests it has had.
-const counted = 250 * time.Millisecond
 
 // fleet is the sidecars.
 type fleet struct {
@@ -97,46 +90,4 @@ func (f *fleet) cuts() (n int) {
 		n += int(s.cuts.Load())
 	}
 	return n
-}
-
-// mostRequests is the most requests in a second that etcd counted until ctx ends.
-func mostRequests(ctx context.Context, endpoint string) (most int) {
-	type reading struct {
-		at time.Time
-		n  int
-	}
-	readings := []reading{{time.Now(), 0}} // it starts with none
-	for {
-		if n, err := requests(ctx, endpoint); err == nil {
-			now := reading{time.Now(), n}
-			readings = append(readings, now)
-			for len(readings) > 2 && now.at.Sub(readings[1].at) >= time.Second {
-				readings = readings[1:]
-			}
-			span := max(now.at.Sub(readings[0].at), time.Second)
-			most = max(most, int(float64(n-readings[0].n)/span.Seconds()))
-		}
-		if harness.Wait(ctx, counted) != nil {
-			return most
-		}
-	}
-}
-
-// requests reads how many calls etcd has begun to answer since its start.
-func requests(ctx context.Context, endpoint string) (sum int, err error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, endpoint+"/metrics", nil)
-	if err != nil {
-		return 0, err
-	}
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return 0, err
-	}
-	defer res.Body.Close()
-	parser := expfmt.NewTextParser(model.UTF8Validation)
-	families, err := parser.TextToMetricFamilies(res.Body)
-	for _, m := range families["grpc_server_started_total"].GetMetric() {
-		sum += int(m.GetCounter().GetValue())
-	}
-	return sum, err
 }
