@@ -42,9 +42,7 @@ func (a *agent) attach(verdict probes.Verdict) {
 		Failing: failing, Paused: (v.Phase == lease.Paused || v.Phase == lease.Idle) && (held || v.Validity.ExpiredAt(now)), Contested: contested, Enabled: a.cfg.Detach,
 		EverAttached: a.everAttached, HealthySince: time.Duration(a.healthySince),
 		RecoverWindow: a.recoverWindow(), Verified: a.verified,
-		Stopping: a.fencing.underway == recovery.StepStop, Unguarded: a.awaitsGuard(), Doubted: a.doubted(),
-		MustGo: mustGo != "",
-		Left:   a.departing.GivenUp(),
+		HeldBack: a.fencing.underway == recovery.StepStop || a.circumstances(a.known).Holds(recovery.Attach), MustGo: mustGo != "", Left: a.departing.GivenUp(),
 	})
 	if next == a.attachment {
 		return
@@ -71,8 +69,7 @@ func (a *agent) attach(verdict probes.Verdict) {
 		began := time.Now()
 		a.publish() // readiness is off from here on
 		a.metrics.fenceDuration.WithLabelValues(string(recovery.StepReady)).Observe(time.Since(began).Seconds())
-		a.orderSteerer(false, false) // before the fence, which may drain the broker itself
-		a.setOrders(a.orders(false))
+		a.order() // before the fence, which may drain the broker itself
 		a.beginFencing(verdict)
 	}
 }

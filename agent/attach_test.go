@@ -484,7 +484,7 @@ func (l *sidecarLife) until(age time.Duration) {
 	synctest.Wait()
 }
 
-func (l *sidecarLife) state() recovery.Attachment { return l.view.Load().attachment }
+func (l *sidecarLife) state() recovery.Attachment { return l.view.Load().Attachment }
 
 // detached is the age at which a's attachment becomes that one, to the nanosecond
 // if it follows from the clock.

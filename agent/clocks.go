@@ -94,12 +94,6 @@ func (a *agent) uncounted() time.Duration {
 
 func (a *agent) countsFrom() lease.Instant { return a.doubt.since.Add(a.cfg.Timing().AttemptTimeout()) }
 
-// inDoubt is doubted for everybody else: it is safe for concurrent use, and sees a jump of the
-// clocks before the loop does.
-func (a *agent) inDoubt() bool {
-	return a.presence == nil && (a.jumpedSinceLoop() || a.view.Load().doubted) // in this order
-}
-
 // jumpedSinceLoop reports whether the clocks went apart since the loop last ran, which may
 // be about to find it out: what it found is in the view before this is false again.
 func (a *agent) jumpedSinceLoop() bool {

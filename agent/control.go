@@ -123,7 +123,7 @@ func (a *agent) awaitDrained(ctx context.Context, timeout time.Duration) error {
 	defer cancel()
 	for {
 		p, steering := a.reconciler.Snapshot(), a.steerer.View()
-		detached := a.view.Load().attachment == recovery.Detached
+		detached := a.view.Load().Attachment == recovery.Detached
 		taken := detached || steering.Steering.Obeys() // a detached broker is told when it is attached again
 		if a.brokerGone() || (p.Served+p.Orphan == 0 || a.keeps.Load()) && taken && (p.ServedKnown || detached) {
 			return nil
@@ -161,14 +161,14 @@ func (a *agent) confirm(context.Context, order) error {
 func (a *agent) setModeByOperator(ctx context.Context, mode recovery.Mode, why string) error {
 	s := a.view.Load()
 	switch {
-	case s.conflict != "":
-		return control.Refused(s.conflict)
+	case s.Conflict != "":
+		return control.Refused(s.Conflict)
 	case s.brokerID == "":
 		return fmt.Errorf("the broker was not found yet (%s): start it, then repeat", a.health.Snapshot().LastError)
-	case s.mode.Mode == "":
+	case s.Mode.Mode == "":
 		return fmt.Errorf("the startup decision is to come (%s): repeat when the broker is registered; 'holdfast status' says what it waits for", firstCause(a.notReady()))
 	}
-	rec := operatorsWord(mode, recovery.Reason(why), s.mode)
+	rec := operatorsWord(mode, recovery.Reason(why), s.Mode)
 	ctx, cancel := context.WithTimeout(ctx, setModeTimeout)
 	defer cancel()
 	if a.presence != nil {

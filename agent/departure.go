@@ -270,7 +270,7 @@ func (a *agent) hasLeftBehind() bool {
 func (a *agent) awaitDecided(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, activateWait)
 	defer cancel()
-	for s := a.view.Load(); ctx.Err() == nil && s.brokerID != "" && s.mode.Mode == ""; s = a.view.Load() {
+	for s := a.view.Load(); ctx.Err() == nil && s.brokerID != "" && s.Mode.Mode == ""; s = a.view.Load() {
 		probes.Sleep(ctx, 20*time.Millisecond)
 	}
 }

@@ -93,7 +93,7 @@ func TestAnOlderOutcomeDoesNotUndoAnOperatorsDrain(t *testing.T) {
 			l.setMode(drained, 2_000_001, "")
 			l.takeUp(old)
 		})
-		if got := l.view.Load().mode; got != drained {
+		if got := l.view.Load().Mode; got != drained {
 			t.Errorf("mode %+v", got)
 		}
 	})
@@ -109,7 +109,7 @@ func TestModesAreTakenUpAgainAfterARestoredBackup(t *testing.T) {
 				instance: "process-1", stateRevision: 50, restored: true})
 			l.stateSeen(&active, "", 60, 60, 60)
 		})
-		if got := l.view.Load().mode; got != active {
+		if got := l.view.Load().Mode; got != active {
 			t.Errorf("mode %+v", got)
 		}
 	})
@@ -138,7 +138,7 @@ func TestAStateThatIsOlderThanItWasInAnEtcdThatIsNotIsLookedAt(t *testing.T) {
 				if looks := l.asked > asked; looks != row.looks {
 					t.Errorf("the registrar looks: %v", looks)
 				}
-				if got := l.view.Load().mode; got != mode {
+				if got := l.view.Load().Mode; got != mode {
 					t.Errorf("mode %+v", got)
 				}
 			})
@@ -156,7 +156,7 @@ func TestAModeSeenBeforeTheFirstDecisionIsNotForgotten(t *testing.T) {
 			l.stateSeen(&drained, "", 71, 71, 71)
 			l.takeUp(first)
 		})
-		if got := l.view.Load().mode; got != drained {
+		if got := l.view.Load().Mode; got != drained {
 			t.Errorf("mode %+v", got)
 		}
 	})

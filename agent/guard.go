@@ -212,11 +212,11 @@ func (a *agent) guardStatus(s *snapshot, down bool) control.GuardStatus {
 	switch {
 	case a.guard == nil:
 		return control.GuardStatus{State: "off"}
-	case s.unguarded:
+	case s.NoGuard:
 		return control.GuardStatus{State: "absent"}
 	case !ok || p.Alive() && s.guarded.Pid != 0:
 		return control.GuardStatus{State: "stands_by", Pid: s.guarded.Pid}
-	case s.awaitsGuard && s.brokerID != "" && !down:
+	case s.AwaitGuard && s.brokerID != "" && !down:
 		return control.GuardStatus{State: "awaited"}
 	}
 	return control.GuardStatus{State: "idle"}

@@ -121,7 +121,7 @@ func TestTheEndOfTheBrokersProcessIsTheFirstCauseAndNoGuardIsAwaitedForIt(t *tes
 			t.Errorf("of a dead broker: %+v", got)
 		}
 		for _, topic := range l.topics() {
-			if topic.State != topics.TopicMissing || topic.Error != "the broker's process has ended" {
+			if topic.State != topics.TopicMissing || topic.Error != "held back: its process has ended" {
 				t.Errorf("of a dead broker: %+v", topic)
 			}
 		}

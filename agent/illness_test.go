@@ -92,7 +92,7 @@ func TestABrokerThatIsIllIsHeldUnlessAPeerIsWell(t *testing.T) {
 				}
 				l.until(l.age() + time.Minute)
 				s := l.status()
-				if s.Broker.Held != string(row.held) || s.Ready.OK || s.Attachment != "attached" || s.Severity != control.SeverityCritical ||
+				if s.Broker.Held != string(row.held) || s.Ready.OK || s.Attachment != "attached" || s.Severity != "critical" ||
 					!strings.Contains(s.Summary, "held: "+recovery.HeldWords(row.held)) || !strings.Contains(strings.Join(s.Ready.Causes, " "), "held (") {
 					t.Errorf("after a minute: %+v", s)
 				}

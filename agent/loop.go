@@ -235,7 +235,7 @@ func (a *agent) step() error {
 	a.remindRegistrar(who)
 	a.tendIllness(verdict)
 	a.setGate(verdict)
-	a.order(verdict, who)
+	a.order()
 	a.letIn()
 	a.orderPlacer()
 	a.assertMode()
@@ -315,11 +315,10 @@ func (a *agent) forbear() {
 }
 
 // order tells what may be done to topics.
-func (a *agent) order(verdict probes.Verdict, who brokerapi.Report) {
-	decided := a.mode.Mode.Known() && verdict != probes.Down && who.Instance == a.memory.Instance
-	attached := a.attachment != recovery.Detached && !a.departing.HoldsBack() && !a.awaitsGuard() && !a.doubted()
-	a.orderSteerer(decided, attached) // first: it says whether topics may follow
-	a.setOrders(a.orders(attached && decided))
+func (a *agent) order() {
+	c := a.circumstances(a.known)
+	a.orderSteerer(!c.Holds(recovery.Steer), !c.Holds(recovery.Tell)) // first: it says whether topics may follow
+	a.setOrders(a.orders(!c.Holds(recovery.Topics)))
 }
 
 // letIn ends the waits for the Registrar's word, once its mode is ordered.
@@ -347,13 +346,17 @@ func (a *agent) tell(ctx context.Context, f func()) {
 }
 
 // publish makes what the loop knows visible to everybody else.
-func (a *agent) publish() {
+func (a *agent) publish() { a.view.Store(a.known()) }
+
+// known is what the loop knows now.
+func (a *agent) known() *snapshot {
 	ended := a.departing.HoldsBack() && (a.brokerGone() || a.processEnded())
-	a.view.Store(&snapshot{brokerID: a.brokerID, registeredAs: a.ids.registered.now(), attachment: a.attachment, mode: a.mode,
-		boot: a.boot, decided: a.decided, suspect: a.suspect, everReady: a.everReady, conflict: a.conflict, reassert: a.reassert,
-		instance: a.memory.Instance, fence: a.fencing.reached, restart: a.fencing.restart, failure: a.session.verdict,
-		leaving: a.departing.Words(ended), left: a.departing.Planned(), awaitsGuard: a.awaitsGuard(), unguarded: a.guarding.standby == standbyWithout,
-		doubted: a.doubted(), guarded: a.guarding.target, wasRegistered: a.wasRegistered(), foreign: a.recognizer.Foreign(), held: a.illness.held()})
+	return &snapshot{brokerID: a.brokerID, registeredAs: a.ids.registered.now(), Circumstances: recovery.Circumstances{
+		WasRegistered: a.wasRegistered(), EverReady: a.everReady, Attachment: a.attachment, Conflict: a.conflict, Leaving: a.departing.Words(ended),
+		Restart: a.fencing.restart, Foreign: a.recognizer.Foreign(), AwaitGuard: a.awaitsGuard(), NoGuard: a.guarding.standby == standbyWithout,
+		Mode: a.mode, Suspect: a.suspect,
+	}, doubted: a.doubted(), boot: a.boot, decided: a.decided, left: a.departing.Planned(), reassert: a.reassert, instance: a.memory.Instance,
+		fence: a.fencing.reached, failure: a.session.verdict, guarded: a.guarding.target, held: a.illness.held()}
 }
 
 func (a *agent) publishLife(who brokerapi.Report) {

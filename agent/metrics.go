@@ -236,16 +236,16 @@ func (g stateGauges) Collect(c chan<- prometheus.Metric) {
 	s := a.view.Load()
 	causes := a.notReady()
 	gauge(descReady, len(causes) == 0)
-	for _, check := range a.clientChecks() {
-		gauge(descCause, slices.ContainsFunc(causes, func(c probes.Cause) bool { return c.Name == check.Name }), check.Name)
+	for _, name := range recovery.Causes {
+		gauge(descCause, slices.ContainsFunc(causes, func(c probes.Cause) bool { return c.Name == name }), name)
 	}
 	for _, m := range []recovery.Mode{recovery.Active, recovery.Draining, recovery.Drained} {
-		gauge(descMode, s.mode.Mode == m, string(m))
+		gauge(descMode, s.Mode.Mode == m, string(m))
 	}
 	for _, at := range recovery.Attachments {
-		gauge(descAttachment, s.attachment == at, at.String())
+		gauge(descAttachment, s.Attachment == at, at.String())
 	}
-	gauge(descDetached, s.attachment == recovery.Detached)
+	gauge(descDetached, s.Attachment == recovery.Detached)
 	gauge(descPresent, a.metrics.present.Load())
 	v, p := a.keeper.View(), a.reconciler.Snapshot()
 	up := a.health.Snapshot().At(time.Now()).String() == "up"
@@ -257,13 +257,13 @@ func (g stateGauges) Collect(c chan<- prometheus.Metric) {
 	gauge(descPaused, a.paused())
 	gauge(descStartup, s.startupDone())
 	for _, r := range drainedReasons {
-		gauge(descDrained, drainedReason(s.mode) == r, r)
+		gauge(descDrained, drainedReason(s.Mode) == r, r)
 	}
 	gauge(descDraining, drainPending(s, p, a.steerer.View().Steering))
 	gauge(descMismatch, s.reassert || a.steerer.View().Steering == recovery.SteerFailing)
-	gauge(descConflict, s.conflict != "")
+	gauge(descConflict, s.Conflict != "")
 	gauge(descTogether, s.held != "")
-	gauge(descRestart, s.restart != "")
+	gauge(descRestart, s.Restart != "")
 	gauge(descUnsaved, a.unsavedWhy() != "")
 	config := a.configStatus()
 	gauge(descReloadOK, config.Error == "")
@@ -321,7 +321,7 @@ func drainedReason(m recovery.ModeRecord) string {
 // drainPending reports whether a drain is not over. A detached broker is left to the
 // fence, and told when it is attached again.
 func drainPending(s *snapshot, p topics.Progress, taken recovery.Steering) bool {
-	if s.mode.Mode != recovery.Draining && s.mode.Mode != recovery.Drained || s.attachment == recovery.Detached {
+	if s.Mode.Mode != recovery.Draining && s.Mode.Mode != recovery.Drained || s.Attachment == recovery.Detached {
 		return false
 	}
 	return p.ServedKnown && p.Served+p.Orphan > 0 || taken == recovery.SteerPending || taken == recovery.SteerFailing

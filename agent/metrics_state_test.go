@@ -56,7 +56,7 @@ func TestADrainIsPendingWhileSomethingIsServedOrTheBrokerHasNotTakenIt(t *testin
 		"the broker refuses":             {recovery.Drained, recovery.Attached, idle, recovery.SteerFailing, true},
 		"detached: the fence has it":     {recovery.Drained, recovery.Detached, served, recovery.SteerFailing, false},
 	} {
-		s := &snapshot{mode: recovery.ModeRecord{Mode: row.mode}, attachment: row.attachment}
+		s := &snapshot{Circumstances: recovery.Circumstances{Mode: recovery.ModeRecord{Mode: row.mode}, Attachment: row.attachment}}
 		if got := drainPending(s, row.progress, row.taken); got != row.want {
 			t.Errorf("%s: %v", name, got)
 		}
@@ -113,11 +113,11 @@ func TestWhatIsWrongIsShownAsOne(t *testing.T) {
 		on                  func(*snapshot)
 	}{
 		{"the state key is not ours", "mode_mismatch", "", func(s *snapshot) { s.reassert = true }},
-		{"another sidecar is registered", "identity_conflict", "", func(s *snapshot) { s.conflict = "held by another" }},
-		{"nothing can stop the broker", "broker_restart_required", "", func(s *snapshot) { s.restart = "it hangs" }},
-		{"startup is over", "startup_done", "", func(s *snapshot) { s.everReady = true }},
+		{"another sidecar is registered", "identity_conflict", "", func(s *snapshot) { s.Conflict = "held by another" }},
+		{"nothing can stop the broker", "broker_restart_required", "", func(s *snapshot) { s.Restart = "it hangs" }},
+		{"startup is over", "startup_done", "", func(s *snapshot) { s.EverReady = true }},
 		{"drained by recovery", "drained", "stale_restart", func(s *snapshot) {
-			s.mode = recovery.ModeRecord{Mode: recovery.Drained, Reason: recovery.ReasonStaleRestart, By: recovery.ByHoldfast}
+			s.Mode = recovery.ModeRecord{Mode: recovery.Drained, Reason: recovery.ReasonStaleRestart, By: recovery.ByHoldfast}
 		}},
 	} {
 		if v := value(reg, row.metric, row.label); v != 0 {

@@ -86,7 +86,7 @@ const assertAgain = time.Second
 // dead: then the registrar decides first.
 func (a *agent) assertMode() {
 	v := a.keeper.View()
-	if !a.reassert || a.reasserting || a.clock() < a.assertFrom || a.undecided() || a.doubted() || a.paused() || a.attachment == recovery.Detached || v.Phase != lease.Holding || v.FailureStreak > 0 {
+	if !a.reassert || a.reasserting || a.clock() < a.assertFrom || a.undecided() || v.Phase != lease.Holding || v.FailureStreak > 0 || a.circumstances(a.known).Holds(recovery.Assert) {
 		return
 	}
 	a.reasserting, a.assertFrom = true, a.clock().Add(assertAgain)

@@ -120,9 +120,9 @@ func (a *agent) cannotMove() error {
 		return refusal("topics of a %s broker cannot be moved here: the moves' journal is kept in etcd, and this broker has none: use its own tool", a.cfg.Driver)
 	case a.placer != nil:
 		return refusal("with --assignment rendezvous the sidecars place the topics: it cannot be said here who takes one")
-	case s.conflict != "":
-		return refusal("%s", s.conflict)
-	case s.attachment == recovery.Detached, s.registeredAs == "":
+	case s.Conflict != "":
+		return refusal("%s", s.Conflict)
+	case s.Attachment == recovery.Detached, s.registeredAs == "":
 		return refusal("this broker is not attached: %s", firstCause(a.notReady()))
 	case health.Verdict != probes.Up:
 		return refusal("the broker does not answer: %s", health.LastError)

@@ -122,11 +122,11 @@ func TestAStateThatTheWatchBringsLateIsNotTakenUp(t *testing.T) {
 			l.stateSeen(&active, "", 2_000_000, 2_000_000, 2_000_000)
 			l.stateSeen(&active, "", 2_000_001, 2_000_001, 2_000_001)
 		})
-		if got := l.view.Load().mode; got != drained {
+		if got := l.view.Load().Mode; got != drained {
 			t.Errorf("mode %+v", got)
 		}
 		l.inLoop(func() { l.stateSeen(&active, "", 2_000_002, 2_000_002, 2_000_002) })
-		if got := l.view.Load().mode; got != active {
+		if got := l.view.Load().Mode; got != active {
 			t.Errorf("newer, and not taken up: %+v", got)
 		}
 	})
@@ -144,11 +144,11 @@ func TestAnAnswerThatIsOlderThanAnOperatorsDrainDoesNotLiftIt(t *testing.T) {
 			l.setMode(drained, 2_000_001, "")
 			answer(2_000_000)
 		})
-		if got := l.view.Load().mode; got != drained {
+		if got := l.view.Load().Mode; got != drained {
 			t.Errorf("mode %+v", got)
 		}
 		l.inLoop(func() { answer(2_000_002) })
-		if got := l.view.Load().mode; got != active {
+		if got := l.view.Load().Mode; got != active {
 			t.Errorf("newer, and not taken up: %+v", got)
 		}
 	})

@@ -77,7 +77,7 @@ func inOwners(t *testing.T, ids []string, claim func(t *testing.T, s *etcd.Serve
 			o := &owner{t: t, shelf: &shelf{serving: map[string]bool{}}}
 			o.agent = &agent{cfg: c.Effective(), log: quiet, identity: &identityCheck{}, main: cluster.Over(cluster.Config{}, server.Conn(nil), quiet)}
 			o.brokerID, o.memory.Incarnation = id, "incarnation of "+id
-			o.view.Store(&snapshot{attachment: recovery.Attached})
+			o.view.Store(&snapshot{Circumstances: recovery.Circumstances{Attachment: recovery.Attached}})
 			reg := prometheus.NewPedanticRegistry()
 			o.reconciler = topics.NewReconciler(topics.ReconcilerSettings{Concurrency: 16, LoadTimeout: 30 * time.Second, AuditInterval: 30 * time.Second, OwnershipLocks: o.locking(), MassChangeShare: o.cfg.MassChangeShare},
 				o.shelf, o.main, quiet, reg)

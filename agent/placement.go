@@ -96,8 +96,9 @@ func (a *agent) orderPlacer() {
 }
 
 func (a *agent) placerOrders() topics.PlacerOrders {
-	return topics.PlacerOrders{Epoch: a.grant.Epoch, Paused: a.paused() || a.suspect,
-		Attached: a.attachment == recovery.Attached && !a.departing.HoldsBack() && a.grant.LeaseID != 0 && a.verified && !a.doubted() && a.mode.Mode.Known()}
+	c := a.circumstances(a.known)
+	return topics.PlacerOrders{Epoch: a.grant.Epoch, Paused: c.Holds(recovery.Takes),
+		Attached: a.attachment == recovery.Attached && a.grant.LeaseID != 0 && a.verified && !c.Holds(recovery.Places)}
 }
 
 // maxOthers bounds what a status says of brokers one by one.

@@ -76,7 +76,7 @@ func TestTheStreamTellsWhatTheControlSocketTells(t *testing.T) {
 		if err := json.Unmarshal([]byte(statuses[len(statuses)-1]), &last); err != nil {
 			t.Fatal(err)
 		}
-		if !first.Ready.OK || first.Severity != control.SeverityOK || last.Mode != "drained" || last.Severity != control.SeverityInfo || last.Summary != n.status().Summary {
+		if !first.Ready.OK || first.Severity != "ok" || last.Mode != "drained" || last.Severity != "info" || last.Summary != n.status().Summary {
 			t.Errorf("first %+v, last %+v", first, last)
 		}
 		var e struct {

@@ -90,7 +90,7 @@ func (a *agent) orderSteerer(decided, attached bool) {
 	}
 	p := a.reconciler.Snapshot()
 	a.steerer.SetOrders(topics.SteerOrders{Epoch: a.memory.Epoch, Instance: a.memory.Instance, SteerFacts: recovery.SteerFacts{
-		Mode: a.mode, Decided: decided && !a.suspect, Attached: attached, Paused: a.paused(),
+		Mode: a.mode, Decided: decided, Attached: attached, Paused: a.paused(),
 		Assigns: a.traits.Places, Idle: p.ServedKnown && p.Served+p.Orphan == 0,
 	}})
 }

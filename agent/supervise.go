@@ -95,7 +95,7 @@ func (a *agent) childGate(registered bool) func() (ok bool, word, detail string)
 // that an earlier life of this sidecar was.
 func (a *agent) mayStartChild(registered bool) (bool, string) {
 	v := a.keeper.View()
-	if !a.cfg.Detach || a.shadow != nil || v.Validity.HeldAt(a.clock()) && !a.inDoubt() || !v.Validity.Known() && v.Losses == 0 && !registered {
+	if !a.cfg.Detach || a.shadow != nil || !v.Validity.Known() && v.Losses == 0 && !registered || !a.circumstances(a.view.Load).Holds(recovery.Start) {
 		return true, ""
 	}
 	ctx, cancel := context.WithTimeout(a.life0, control.ChildProbe)
@@ -118,7 +118,7 @@ func (a *agent) childIsFenced(was process.Target) bool {
 	if p, ok := a.guard.(guardProcess); ok && p.Fired(was) {
 		return true
 	}
-	return a.pastFencePoint() || a.cfg.Detach && a.view.Load().attachment == recovery.Detached && a.view.Load().everReady
+	return a.pastFencePoint() || a.cfg.Detach && a.view.Load().Attachment == recovery.Detached && a.view.Load().EverReady
 }
 
 // runChild has the end of a broker that is not started again end the sidecar.

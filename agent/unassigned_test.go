@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"holdfast/agent/control"
 	"holdfast/cluster"
 )
 
@@ -33,7 +32,7 @@ func TestAKeyThatNamesNoTopicIsShownUntilItIsGone(t *testing.T) {
 			l.assignedIs("payments", "shop/eu/orders", "state", telltale[1:])
 		}
 		const want = "; 2 keys ignored (/p/cluster/brokers/n1/payments): no assignment, want /p/cluster/brokers/n1/NAMESPACE/TOPIC; see 'holdfast topics'."
-		if s := l.status(); s.Topics.Ignored != 2 || !strings.HasSuffix(s.Summary, "serves 1 topic"+want) || s.Severity != control.SeverityWarning {
+		if s := l.status(); s.Topics.Ignored != 2 || !strings.HasSuffix(s.Summary, "serves 1 topic"+want) || s.Severity != "warning" {
 			t.Errorf("%d ignored, %s: %s", s.Topics.Ignored, s.Severity, s.Summary)
 		}
 		list := l.topics()
@@ -47,7 +46,7 @@ func TestAKeyThatNamesNoTopicIsShownUntilItIsGone(t *testing.T) {
 		l.inLoop(func() {
 			l.assignmentsSeen("n1", cluster.Update{Revision: 101, Deletes: []string{"/p/cluster/brokers/n1/payments", "/p/cluster/brokers/n1/shop/eu/orders"}})
 		})
-		if s := l.status(); s.Topics.Ignored != 0 || len(l.topics()) != 1 || s.Severity != control.SeverityOK {
+		if s := l.status(); s.Topics.Ignored != 0 || len(l.topics()) != 1 || s.Severity != "ok" {
 			t.Errorf("%d ignored: %s", s.Topics.Ignored, s.Summary)
 		}
 		l.assignedIs("payments", telltale[1:])
@@ -63,7 +62,7 @@ func TestWhatIsQuarantinedSaysWhyAndWhatToDoAndIsToldOnce(t *testing.T) {
 		l.assignedIs()
 		form := "/p/cluster/brokers/n1"
 		if s := l.status(); !strings.HasSuffix(s.Summary, fmt.Sprintf("serves 0 topics; 1 quarantined: no assignment; put %s/NAMESPACE/TOPIC for what no other broker has; see 'holdfast topics'.", form)) ||
-			s.Severity != control.SeverityWarning {
+			s.Severity != "warning" {
 			t.Errorf("%s: %s", s.Severity, s.Summary)
 		}
 		if list := l.topics(); len(list) != 1 || list[0].State != "quarantined" || list[0].Error != "no assignment; if no other broker has it: etcdctl put "+form+telltale+" null" {

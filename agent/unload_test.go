@@ -116,7 +116,7 @@ func inUnloading(t *testing.T, claim func(u *unloading)) {
 			t.Fatal(err)
 		}
 		u.grant.LeaseID, u.grant.Epoch = id, done.Revision
-		u.view.Store(&snapshot{brokerID: "a", registeredAs: "a", attachment: recovery.Attached})
+		u.view.Store(&snapshot{brokerID: "a", registeredAs: "a", Circumstances: recovery.Circumstances{Attachment: recovery.Attached}})
 		for _, run := range []func(context.Context) error{u.health.Run, u.moves.Run} {
 			running.Go(func() { _ = run(ctx) })
 		}

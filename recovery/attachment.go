@@ -57,17 +57,12 @@ type AttachFacts struct {
 	HealthySince  time.Duration
 	RecoverWindow time.Duration
 	Verified      bool
-	// Stopping: the broker's process is being stopped, which cannot be taken back.
-	Stopping bool
-	// Unguarded: nothing would stop the broker if this sidecar froze now, and something is
-	// about to.
-	Unguarded bool
+	// HeldBack: a hold blocks Attach, or its process is being stopped, which cannot be taken back.
+	HeldBack bool
 	// Left: the registration is given up on purpose.
 	Left bool
 	// MustGo: the process that answers must be stopped for a reason of its own.
 	MustGo bool
-	// Doubted: the host did not run for a while, and nothing was confirmed since.
-	Doubted bool
 }
 
 // NextAttachment is the attachment that follows. Detachment comes before anything
@@ -101,7 +96,7 @@ func NextAttachment(a Attachment, f AttachFacts) (Attachment, Why) {
 		return Degraded, WhyFailing
 	case a == Degraded && healthy:
 		return Attached, WhyRecovered
-	case a == Detached && (f.Stopping || f.Unguarded || f.Doubted || f.Left || f.MustGo):
+	case a == Detached && (f.HeldBack || f.Left || f.MustGo):
 	case a == Detached && healthy && !f.EverAttached:
 		return Attached, WhyRegistered
 	case a == Detached && healthy && f.Verified && f.Now-f.HealthySince >= f.RecoverWindow:

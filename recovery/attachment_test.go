@@ -46,11 +46,8 @@ func TestEveryAttachmentMeetsEveryEvent(t *testing.T) {
 		{"healthy, and etcd was not asked", healthy(func(f *AttachFacts) { f.Verified = false }), same(det), same(at), want{at, WhyRecovered}},
 		{"first registration, fence point passed", healthy(func(f *AttachFacts) { f.EverAttached, f.Now = false, f.FencePoint }), same(det), want{det, WhyFencePoint}, want{det, WhyFencePoint}},
 
-		{"healthy, and the process is being stopped", healthy(func(f *AttachFacts) { f.Stopping = true }), same(det), same(at), want{at, WhyRecovered}},
-		{"first registration, and the process is being stopped", healthy(func(f *AttachFacts) { f.Stopping, f.EverAttached = true, false }), same(det), same(at), want{at, WhyRecovered}},
-
-		{"healthy, and the guard is to come", healthy(func(f *AttachFacts) { f.Unguarded = true }), same(det), same(at), want{at, WhyRecovered}},
-		{"first registration, and the guard is to come", healthy(func(f *AttachFacts) { f.Unguarded, f.EverAttached = true, false }), same(det), same(at), want{at, WhyRecovered}},
+		{"healthy, and held back", healthy(func(f *AttachFacts) { f.HeldBack = true }), same(det), same(at), want{at, WhyRecovered}},
+		{"first registration, and held back", healthy(func(f *AttachFacts) { f.HeldBack, f.EverAttached = true, false }), same(det), same(at), want{at, WhyRecovered}},
 
 		{"--detach=false: at the fence point", healthy(func(f *AttachFacts) { f.Enabled, f.Failing, f.Now = false, true, f.FencePoint }), same(det), want{deg, WhyFailing}, same(deg)},
 		{"--detach=false: the lease is lost", healthy(func(f *AttachFacts) { f.Enabled, f.Held, f.FencePoint = false, false, 0 }), same(det), want{deg, WhyFailing}, same(deg)},

@@ -85,17 +85,17 @@ func (c *Counts) Add(f PlanFacts, by int) {
 	}
 }
 
-// Hold says why a plan asks for nothing.
-type Hold string
+// Halt says why a plan asks for nothing.
+type Halt string
 
 // The reasons to do nothing at all.
 const (
-	HoldNone        Hold = ""
-	HoldDetached    Hold = "detached"                 // safety rule 9
-	HoldAssignments Hold = "assignments not yet read" // safety rule 4
-	HoldMoves       Hold = "moves not yet read"       // safety rule 4
-	HoldBroker      Hold = "broker not yet listed"    // safety rule 10
-	HoldPaused      Hold = "paused"                   // by a person, for a time; what another broker owns is quiesced all the same
+	HaltNone        Halt = ""
+	HaltDetached    Halt = "detached"                 // safety rule 9
+	HaltAssignments Halt = "assignments not yet read" // safety rule 4
+	HaltMoves       Halt = "moves not yet read"       // safety rule 4
+	HaltBroker      Halt = "broker not yet listed"    // safety rule 10
+	HaltPaused      Halt = "paused"                   // by a person, for a time; what another broker owns is quiesced all the same
 )
 
 // PlanInput is everything that a plan rests on.
@@ -118,7 +118,7 @@ type PlanInput struct {
 
 // Work is what a plan asks for. Both lists are sorted and no topic is in both.
 type Work struct {
-	Hold    Hold
+	Hold    Halt
 	Load    []string
 	Quiesce []string
 	Counts  Counts
@@ -184,16 +184,16 @@ func Plan(in PlanInput) Work {
 
 	switch {
 	case !in.Orders.Attached:
-		w.Hold = HoldDetached
+		w.Hold = HaltDetached
 		return w
 	case !in.AssignedKnown:
-		w.Hold = HoldAssignments
+		w.Hold = HaltAssignments
 		return w
 	case in.MovesUnknown:
-		w.Hold = HoldMoves
+		w.Hold = HaltMoves
 		return w
 	case !in.ServedKnown:
-		w.Hold = HoldBroker
+		w.Hold = HaltBroker
 		return w
 	case drained && !in.Orders.Paused:
 		w.MassChange = in.MassChange.released()
@@ -208,7 +208,7 @@ func Plan(in PlanInput) Work {
 		w.MassChange = in.MassChange.judge(tally, in.Share) // what goes during a pause is believed no sooner
 	}
 	if in.Orders.Paused {
-		w.Hold = HoldPaused
+		w.Hold = HaltPaused
 		w.Quiesce = foreign
 		slices.Sort(w.Quiesce)
 		return w

@@ -46,7 +46,7 @@ func TestPlanAsksForExactlyWhatIsMissingAndWhatIsNotOurs(t *testing.T) {
 		unlisted      bool // broker
 		places        bool // its own cluster says what it serves
 		load, quiesce []string
-		hold          Hold
+		hold          Halt
 		again         time.Time
 	}{
 		{name: "active loads missing and quiesced topics and quiesces settled orphans", orders: attachedIn(Active),
@@ -67,13 +67,13 @@ func TestPlanAsksForExactlyWhatIsMissingAndWhatIsNotOurs(t *testing.T) {
 			quiesce: []string{"/n/fresh", "/n/orphan", "/n/served"}},
 		{name: "but not where its own cluster says what it serves", places: true, orders: steering(attachedIn(Drained), SteerDone)},
 		{name: "unless it has no mode of its own", places: true, orders: attachedIn(Drained), quiesce: []string{"/n/fresh", "/n/orphan", "/n/served"}},
-		{name: "detached does nothing", orders: Orders{Mode: Active}, hold: HoldDetached},
-		{name: "detached and drained does nothing", orders: Orders{Mode: Drained}, hold: HoldDetached},
-		{name: "paused does nothing", orders: pausedIn(Active), hold: HoldPaused},
-		{name: "paused and drained does nothing", orders: pausedIn(Drained), hold: HoldPaused},
-		{name: "paused and detached", orders: Orders{Mode: Active, Paused: true}, hold: HoldDetached},
-		{name: "assignments not read", orders: attachedIn(Active), unknown: true, hold: HoldAssignments},
-		{name: "broker not listed", orders: attachedIn(Active), unlisted: true, hold: HoldBroker},
+		{name: "detached does nothing", orders: Orders{Mode: Active}, hold: HaltDetached},
+		{name: "detached and drained does nothing", orders: Orders{Mode: Drained}, hold: HaltDetached},
+		{name: "paused does nothing", orders: pausedIn(Active), hold: HaltPaused},
+		{name: "paused and drained does nothing", orders: pausedIn(Drained), hold: HaltPaused},
+		{name: "paused and detached", orders: Orders{Mode: Active, Paused: true}, hold: HaltDetached},
+		{name: "assignments not read", orders: attachedIn(Active), unknown: true, hold: HaltAssignments},
+		{name: "broker not listed", orders: attachedIn(Active), unlisted: true, hold: HaltBroker},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			w := Plan(PlanInput{
@@ -113,7 +113,7 @@ func TestATopicThatAnotherBrokerOwnsIsQuiescedDuringAPause(t *testing.T) {
 		"/n/missing": {Assigned: true}, "/n/orphan": {Serving: true, UnassignedAt: ago(time.Hour)}}
 	for _, m := range []Mode{Active, Draining, Drained} {
 		w := Plan(PlanInput{Now: planNow, Orders: pausedIn(m), AssignedKnown: true, ServedKnown: true, Topics: maps.All(facts)})
-		if w.Hold != HoldPaused || !slices.Equal(w.Quiesce, []string{"/n/theirs"}) || len(w.Load) > 0 {
+		if w.Hold != HaltPaused || !slices.Equal(w.Quiesce, []string{"/n/theirs"}) || len(w.Load) > 0 {
 			t.Errorf("%s: hold %q, quiesce %v, load %v", m, w.Hold, w.Quiesce, w.Load)
 		}
 	}
@@ -125,7 +125,7 @@ func TestTheGuardWatchesDuringAPause(t *testing.T) {
 	group(facts, "lost", 20, PlanFacts{Serving: true, Lost: true, UnassignedAt: ago(2 * time.Second)})
 	w := Plan(PlanInput{Now: planNow, Orders: pausedIn(Active), AssignedKnown: true, ServedKnown: true,
 		Topics: maps.All(facts), Window: 30 * time.Second, Share: 0.5})
-	if w.Hold != HoldPaused || !w.MassChange.Tripped() {
+	if w.Hold != HaltPaused || !w.MassChange.Tripped() {
 		t.Errorf("hold %q, tripped %v", w.Hold, w.MassChange.Tripped())
 	}
 	after := Plan(PlanInput{Now: planNow.Add(time.Hour), Orders: attachedIn(Active), AssignedKnown: true, ServedKnown: true,

@@ -1,9 +1,6 @@
 package recovery
 
-import (
-	_ "embed"
-	"strings"
-)
+import _ "embed"
 
 // Reason says why a broker is in its mode or why something was done. The same
 // word stands in etcd, the log, the journal, the metrics and the tests.
@@ -62,11 +59,4 @@ var otherwiseTxt string
 
 // Otherwise says, for an operator, what would have made the row that decided another one;
 // empty: the row is not known here.
-func Otherwise(row Reason) string {
-	for line := range strings.Lines(otherwiseTxt) {
-		if text, ok := strings.CutPrefix(line, string(row)+": "); ok {
-			return strings.TrimSuffix(text, "\n")
-		}
-	}
-	return ""
-}
+func Otherwise(row Reason) string { return lineOf(otherwiseTxt, string(row)) }

@@ -28,8 +28,8 @@ type SteerFacts struct {
 
 // Why nothing is told to the broker.
 const (
-	HoldUndecided Hold = "the decision about this process of the broker is to come"
-	HoldServing   Hold = "it is draining and serves topics yet"
+	HaltUndecided Halt = "the decision about this process of the broker is to come"
+	HaltServing   Halt = "it is draining and serves topics yet"
 )
 
 // DecideSteer says what the broker is to be told to be: Active, Drained, or nothing and why.
@@ -40,18 +40,18 @@ const (
 //   - draining is the way to drained. A broker whose cluster assigns the topics is told
 //     drained at once, since that is how it drains. Any other is told when nothing is
 //     served any more: it would give up at once what a person wants to run out.
-func DecideSteer(f SteerFacts) (to Mode, hold Hold) {
+func DecideSteer(f SteerFacts) (to Mode, hold Halt) {
 	switch {
 	case !f.Decided || !f.Mode.Mode.Known():
-		return "", HoldUndecided
+		return "", HaltUndecided
 	case !f.Attached:
-		return "", HoldDetached
+		return "", HaltDetached
 	case f.Paused && f.Mode.By == ByHoldfast:
-		return "", HoldPaused
+		return "", HaltPaused
 	case f.Mode.Mode == Draining && !f.Assigns && !f.Idle:
-		return "", HoldServing
+		return "", HaltServing
 	case f.Mode.Mode == Active:
-		return Active, HoldNone
+		return Active, HaltNone
 	}
-	return Drained, HoldNone
+	return Drained, HaltNone
 }

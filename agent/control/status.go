@@ -43,7 +43,7 @@ type Status struct {
 	// Summary is the state in one Sentence, with the next step if one is needed.
 	Summary string `json:"summary"`
 	// Severity is how much that matters: "ok", "info", "warning" or "critical".
-	Severity Severity `json:"severity"`
+	Severity string `json:"severity"`
 	// Fleet is what this sidecar knows of the others without asking: with --assignment
 	// rendezvous only; else see `holdfast fleet`.
 	Fleet *FleetStatus `json:"fleet,omitempty"`

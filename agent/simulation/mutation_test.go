@@ -64,8 +64,8 @@ var mutations = []mutation{
 		"held && (m.By != ByHoldfast || f.suspicion() == nil)",
 		"held && f.Same && (m.By != ByHoldfast || f.suspicion() == nil)"}},
 	{"orders stay attached after the detachment", "rule 9", []string{
-		"attached := a.attachment != recovery.Detached &&",
-		"attached := a.everAttached &&"}},
+		"{\"detached\", \"attached\", noService | Assert,",
+		"{\"detached\", \"attached\", Ready | Load | Places | Assert,"}},
 	{"topics are loaded by assignments of before the registration", "rule 4", []string{
 		"if (a.attachment == recovery.Detached || o.restored || o.succeeds) && a.relists {",
 		"if (a.attachment == recovery.Detached || o.restored || o.succeeds) && !a.relists {"}},
@@ -115,8 +115,8 @@ var mutations = []mutation{
 		"Paused: a.paused() && a.mode.HeldByPause(),",
 		"Paused: false,"}},
 	{"a pause does not hold the taking of topics back", "pause", []string{
-		"Epoch: a.grant.Epoch, Paused: a.paused() || a.suspect,",
-		"Epoch: a.grant.Epoch, Paused: a.suspect,"}},
+		"{\"paused\", \"\", Load | Takes | Assert,",
+		"{\"paused\", \"\", Load | Assert,"}},
 	{"retries are used up while etcd has no leader", "session policy", []string{
 		"case f.Failure == FailureNoLeader:",
 		"case f.Failure == FailureNoLeader && !f.Lost:",

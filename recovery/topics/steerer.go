@@ -35,7 +35,7 @@ type SteerOrders struct {
 type SteerView struct {
 	Steering  recovery.Steering
 	To        recovery.Mode // what the broker is to be, or in a pause is; empty: see Hold
-	Hold      recovery.Hold
+	Hold      recovery.Halt
 	Told      recovery.Mode // what it took last, in this life of its and under this registration
 	At        time.Time     // when
 	LastError string        // of the last attempt; empty: it succeeded
@@ -136,7 +136,7 @@ func (s *Steerer) View() SteerView {
 	switch {
 	case s.broker == nil:
 		v.Steering = recovery.SteerNone
-	case hold == recovery.HoldPaused && s.told != "" && s.told == s.orders.Mode.Mode:
+	case hold == recovery.HaltPaused && s.told != "" && s.told == s.orders.Mode.Mode:
 		v.To, v.Steering = s.told, recovery.SteerDone // a pause takes nothing back
 	case to == "":
 		v.Steering = recovery.SteerWaiting

@@ -199,7 +199,7 @@ func TestAPauseTakesNothingBackThatTheBrokerHasTaken(t *testing.T) {
 		o.Paused = true
 		s.SetOrders(o)
 		passes(time.Hour)
-		if v := s.View(); v.Steering != recovery.SteerDone || v.To != before.To || v.Hold != recovery.HoldPaused {
+		if v := s.View(); v.Steering != recovery.SteerDone || v.To != before.To || v.Hold != recovery.HaltPaused {
 			t.Errorf("paused: %+v, before: %+v", v, before)
 		}
 		drained := o
