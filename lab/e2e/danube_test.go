@@ -98,21 +98,6 @@ func (n *node) ending() <-chan time.Time {
 	return at
 }
 
-// endsInTime checks that the process ended before its registration was gone.
-func (n *node) endsInTime(ended <-chan time.Time, name string, after int64) (gone harness.Change) {
-	n.t.Helper()
-	gone, err := n.history.Await(n.ctx, n.ttl+bound, "the end of the registration of "+n.id, after+1, harness.DeletedKey(n.keys.Registration(name)))
-	n.must(err)
-	select {
-	case at := <-ended:
-		n.t.Logf("ended %v before the registration was gone", gone.At.Sub(at).Round(time.Millisecond))
-		inOrder(n.t, "the broker ended", at, "its registration was gone", gone.At)
-	default:
-		n.t.Error(harness.Violation + "the broker runs, and its registration is gone")
-	}
-	return gone
-}
-
 // produces stores messages in each of the node's topics.
 func (n *node) produces(each int) {
 	n.t.Helper()
@@ -235,21 +220,6 @@ func TestDanubeWithEtcdAwayPastTheTTLServesAllAgainWhenItIsBack(t *testing.T) {
 			return len(s.puts("/cluster/unassigned"+topic, from)) > 0
 		}), 3)
 	}
-}
-
-func TestDanubeACleanStopOfTheSidecarEndsTheBrokerBeforeItsRegistration(t *testing.T) {
-	long(t)
-	s := newStageOf(t, danubeKind)
-	peer, n := s.add("n2", nodeOptions{}), s.add("n1", nodeOptions{})
-	former, from, ended := n.name(), s.revision(), n.ending()
-	ctx, cancel := context.WithTimeout(s.ctx, bound)
-	defer cancel()
-	s.must(n.sidecar.Stop(ctx))
-	if code, err := n.sidecar.ExitCode(); err != nil || code != 0 {
-		t.Errorf("exit code %d, %v", code, err)
-	}
-	n.endsInTime(ended, former, from) // it is never revoked
-	peer.await("the topics", func(st harness.Status) bool { return st.Topics.Served == len(peer.topics)+len(n.topics) })
 }
 
 // raftNode is a broker of release 0.8 whose topics a client creates. Its sidecar registers it in

@@ -222,22 +222,6 @@ func (s *stand) pidOf(p *harness.Pulsar) string {
 	return s.write(p.Name+".pid", strconv.Itoa(p.PID()))
 }
 
-// event waits for the first event of that kind.
-func (c *pulsarCouple) event(kind, to string) (found harness.Event) {
-	c.s.Helper()
-	c.s.awaitThat("the event "+kind+" "+to, func() bool {
-		events, err := c.Events(c.s.ctx)
-		for _, e := range events {
-			if e.Kind == kind && e.To == to {
-				found = e
-				return err == nil
-			}
-		}
-		return false
-	})
-	return found
-}
-
 // An outage of its registration costs its readiness and nothing else.
 func TestAPulsarBrokerGoesOnServingPastItsDeadline(t *testing.T) {
 	takesLong(t)
@@ -275,40 +259,6 @@ func TestAPulsarBrokerGoesOnServingPastItsDeadline(t *testing.T) {
 	st, err := c.Await(s.ctx, bound, "ready again", func(st harness.Status) bool { return st.Ready.OK })
 	s.ok(err)
 	if st.Mode != "active" || st.Reason != "stale_restart" || st.Boot.Kind != "restart" {
-		t.Errorf("came back as %s", st)
-	}
-}
-
-// Thawed later, it would serve without a registration. That its lease ends stops nobody; that it
-// hangs while another broker is well does, whatever --fence says, and then others need not wait.
-func TestAFrozenPulsarBrokerIsStoppedBesideOneThatIsWell(t *testing.T) {
-	takesLong(t)
-	t.Parallel()
-	s := newStand(t)
-	const session = 20 * time.Second
-	p, peer := s.pulsarWithSession("p1", session), s.pulsarWithSession("p2", session)
-	flags := []string{"--lease-ttl", session.String(), "--health-timeout", "200ms"}
-	s.besidePulsar(peer, flags...)
-	c := s.besidePulsar(p, append(flags, "--broker-pid-file", s.pidOf(p))...)
-	topic := topicsApart(1)[0]
-	s.ok(p.Publish(s.ctx, topic, []byte("one")))
-	revision, exited := s.caughtUp(), p.Exited()
-	s.ok(p.Freeze())
-	select {
-	case <-exited:
-	case <-time.After(session + bound):
-		t.Fatal("it hangs on")
-	}
-	if e := c.event("fence", "stopped"); e.Reason != "ill" {
-		t.Errorf("the fence says %+v", e)
-	}
-	s.awaitChange("the end of the session", revision, harness.DeletedKey(pulsarRegistration(p)))
-	s.ok(peer.Publish(s.ctx, topic, []byte("two")))
-	s.ok(p.Start(s.ctx))
-	s.pidOf(p)
-	st, err := c.Await(s.ctx, bound, "ready again", func(st harness.Status) bool { return st.Ready.OK && st.Boot.Kind == "restart" })
-	s.ok(err)
-	if st.Mode != "active" {
 		t.Errorf("came back as %s", st)
 	}
 }

@@ -15,35 +15,6 @@ import (
 	"holdfast/lab/harness"
 )
 
-func TestSidecarKilledAndBackWithinTheTTLGoesOnWithTheSameLease(t *testing.T) {
-	t.Parallel()
-	s := newSharedStand(t)
-	s.ok(s.keys.Assign(s.ctx, s.etcd.Client(), "n1", "/default/a"))
-	c := s.couple("n1")
-	before, epoch := c.registration(), c.await("an epoch", func(st harness.Status) bool { return st.Epoch > 0 }).Epoch
-	for range 2 {
-		c.stayedLive()
-		s.ok(c.Kill())
-		c.run()
-		s.ok(c.AwaitReady(s.ctx, bound))
-		st := c.await("the lease", func(st harness.Status) bool { return st.Attachment == "attached" })
-		if st.Epoch != epoch || st.Mode != "active" {
-			t.Errorf("epoch %d, mode %s (%s); want epoch %d, active", st.Epoch, st.Mode, st.Reason, epoch)
-		}
-	}
-	// The lease is really renewed: it lives on after a whole TTL of renewals.
-	confirmed := c.metric(`holdfast_lease_renewals_total{result="confirmed"}`)
-	c.awaitMetric(`holdfast_lease_renewals_total{result="confirmed"}`, confirmed+9, bound)
-	if after := c.registration(); after.OfAnyRun() != before.OfAnyRun() {
-		t.Errorf("registration went from %+v to %+v", before, after)
-	}
-	s.caughtUp()
-	if again := s.changesOf(s.keys.Registration("n1"), before.ModRevision); len(again) != 2 {
-		t.Errorf("the key was touched, but for the run of each process: %v", again)
-	}
-	c.stayedLive()
-}
-
 func TestAStateFileThatCannotBeUnderstoodDrains(t *testing.T) {
 	t.Parallel()
 	s := newSharedStand(t)

@@ -1,7 +1,6 @@
 package harness
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -21,14 +20,9 @@ import (
 
 // DanubeOptions says how the stand-in for a Danube broker is started.
 type DanubeOptions struct {
-	Name   string // of the process and of its directory; required
-	Place  Place
-	Binary string // default: built by the lab
-	// Real is a directory with danube-broker of release 0.7, which is then started instead of the
-	// stand-in: with Host, Etcd and Objects, and nothing of what follows that is the stand-in's.
-	Real string
-	Host string        // where it listens; default 127.0.0.1
-	TTL  time.Duration // of the broker's own registration; default 32 s. All its periods keep their proportion
+	Name  string // of the process and of its directory; required
+	Place Place
+	TTL   time.Duration // of the broker's own registration; default 32 s. All its periods keep their proportion
 
 	Etcd string // endpoint of the etcd with its metadata, as seen from the place
 	// Raft is for a later release. Brokers have their metadata among themselves: give them an etcd
@@ -53,19 +47,13 @@ type Danube struct {
 	DataDir                            string
 	Brokers                            danubepb.BrokerAdminClient
 	Topics                             danubepb.TopicAdminClient
-	Discovery                          danubepb.DiscoveryClient
-	host                               string
 }
 
 // NewDanube prepares a broker without starting it.
 func (l *Lab) NewDanube(o DanubeOptions) (*Danube, error) {
-	o.Host = cmp.Or(o.Host, "127.0.0.1")
-	if o.Binary == "" && o.Real == "" {
-		bin, err := Build(DanubeServer)
-		if err != nil {
-			return nil, err
-		}
-		o.Binary = bin
+	bin, err := Build(DanubeServer)
+	if err != nil {
+		return nil, err
 	}
 	if o.TTL == 0 {
 		o.TTL = danube.RealTTL
@@ -77,7 +65,7 @@ func (l *Lab) NewDanube(o DanubeOptions) (*Danube, error) {
 	if err != nil {
 		return nil, fmt.Errorf("prepare Danube broker %s: %w", o.Name, err)
 	}
-	d := &Danube{ClientPort: ports[0], AdminPort: ports[1], MetricsPort: ports[2], DataDir: filepath.Join(l.Dir, o.Name), host: o.Host}
+	d := &Danube{ClientPort: ports[0], AdminPort: ports[1], MetricsPort: ports[2], DataDir: filepath.Join(l.Dir, o.Name)}
 	if err := os.MkdirAll(d.DataDir, 0o755); err != nil {
 		return nil, fmt.Errorf("prepare Danube broker %s: %w", o.Name, err)
 	}
@@ -86,12 +74,7 @@ func (l *Lab) NewDanube(o DanubeOptions) (*Danube, error) {
 		"--ttl", o.TTL.String(), "--assign-delay", max(o.Assign, 0).String(), "--objects", o.Objects,
 		"--etcd", o.Etcd, "--raft=" + strconv.FormatBool(o.Raft),
 	}
-	d.Process = l.newProcess(o.Name, o.Place, o.Binary, append(args, o.Args...))
-	if o.Real != "" {
-		if d.Process, err = d.realProcess(l, o); err != nil {
-			return nil, fmt.Errorf("prepare Danube broker %s: %w", o.Name, err)
-		}
-	}
+	d.Process = l.newProcess(o.Name, o.Place, bin, append(args, o.Args...))
 	l.own(d.Process)
 	client, err := d.dial(l, d.ClientAddr())
 	if err != nil {
@@ -101,7 +84,7 @@ func (l *Lab) NewDanube(o DanubeOptions) (*Danube, error) {
 	if err != nil {
 		return nil, err
 	}
-	d.Client, d.Discovery = danube.NewClient(client), danubepb.NewDiscoveryClient(client)
+	d.Client = danube.NewClient(client)
 	d.Brokers, d.Topics = danubepb.NewBrokerAdminClient(admin), danubepb.NewTopicAdminClient(admin)
 	return d, nil
 }
@@ -158,6 +141,8 @@ func (d *Danube) AwaitUp(ctx context.Context) error {
 	})
 }
 
+func address(port int) string { return fmt.Sprintf("127.0.0.1:%d", port) }
+
 // Command is the program and its arguments, for a sidecar that supervises it.
 func (d *Danube) Command() []string { return append([]string{d.path}, d.args...) }
 
@@ -168,13 +153,13 @@ func (d *Danube) ID(ctx context.Context) (string, error) {
 }
 
 // ClientAddr is where clients connect, inside the broker's place.
-func (d *Danube) ClientAddr() string { return net.JoinHostPort(d.host, strconv.Itoa(d.ClientPort)) }
+func (d *Danube) ClientAddr() string { return address(d.ClientPort) }
 
 // AdminAddr is where the admin API is, inside the broker's place.
-func (d *Danube) AdminAddr() string { return net.JoinHostPort(d.host, strconv.Itoa(d.AdminPort)) }
+func (d *Danube) AdminAddr() string { return address(d.AdminPort) }
 
 // MetricsAddr is where Prometheus asks, inside the broker's place.
-func (d *Danube) MetricsAddr() string { return net.JoinHostPort(d.host, strconv.Itoa(d.MetricsPort)) }
+func (d *Danube) MetricsAddr() string { return address(d.MetricsPort) }
 
 // Disasters are those of all its lives. A scenario that met one has failed.
 func (d *Danube) Disasters() ([]danube.Disaster, error) { return danube.Disasters(d.DataDir) }
