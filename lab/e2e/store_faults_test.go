@@ -179,7 +179,7 @@ func TestAnAuthTokenThatExpiresIsNoTrouble(t *testing.T) {
 	t.Parallel()
 	s := &stand{T: t, ctx: t.Context(), lab: harness.ForTest(t)}
 	var err error
-	s.etcd, err = s.lab.StartEtcd(s.ctx, harness.EtcdOptions{Args: append([]string{"--auth-token", "simple", "--auth-token-ttl", "1"}, cheapPasswords...)})
+	s.etcd, err = s.lab.StartEtcd(s.ctx, harness.EtcdOptions{Args: []string{"--auth-token", "simple", "--auth-token-ttl", "1"}})
 	s.ok(err)
 	s.ok(s.etcd.EnableAuth(s.ctx, "root-word", "hf", "hf-word", ""))
 	s.watch()
@@ -209,10 +209,6 @@ func TestAnAuthTokenThatExpiresIsNoTrouble(t *testing.T) {
 	}
 	c.stayedLive()
 }
-
-// cheapPasswords keep etcd from taking longer for a token than the token lives, as it
-// did on a busy machine.
-var cheapPasswords = []string{"--bcrypt-cost", "4"}
 
 // etcdMetrics is what etcd shows of itself.
 func etcdMetrics(ctx context.Context, etcd *harness.Etcd) (string, error) {

@@ -113,6 +113,7 @@ func (e *Etcd) prepare(o EtcdOptions, members ...*Etcd) {
 		"--heartbeat-interval", strconv.FormatInt(o.Heartbeat.Milliseconds(), 10),
 		"--election-timeout", strconv.FormatInt(o.Election.Milliseconds(), 10),
 		"--log-level", "warn",
+		"--bcrypt-cost", "4", // else a password takes longer on a busy machine than who shows it waits
 	}, o.Args...)
 	if !o.Fsync {
 		// What was written outlives the process all the same; only the host must not crash.
