@@ -153,7 +153,7 @@ var Table = []Row{
 		}},
 
 	{Name: ReasonJoin,
-		When: "was started with --join and is no member yet",
+		When: "was started with `--join` and is no member yet",
 		Then: "drained: an operator activates",
 		fits: func(f Facts, r Rules) (string, bool) {
 			return "started with --join: an operator activates", r.Join && f.Member == nil && f.NoMember == "" && f.Stored == nil && !f.Same
@@ -218,7 +218,7 @@ var Table = []Row{
 		then: active},
 
 	{Name: ReasonPlannedRestart,
-		When: "comes back from a planned stop whose note fits: its data, and no longer than --return-within or the pause",
+		When: "comes back from a planned stop whose note fits: its data, and no longer than `--return-within` or the pause",
 		Then: "active",
 		fits: func(f Facts, r Rules) (string, bool) {
 			how, ok := f.note(r)
@@ -252,7 +252,7 @@ var Table = []Row{
 		}},
 
 	{Name: ReasonSessionExpired,
-		When: "is the same process and has lost its registration, under --session-expired-policy shutdown or with the retries of reconnect used up",
+		When: "is the same process and has lost its registration, under `--session-expired-policy shutdown` or with the retries of `reconnect` used up",
 		Then: "the broker is stopped, and the sidecar ends with an error",
 		fits: func(f Facts, r Rules) (string, bool) {
 			return "registration lost: other brokers are registered",
@@ -263,7 +263,7 @@ var Table = []Row{
 		}},
 
 	{Name: RowReconnected,
-		When: "has lost its registration, under --session-expired-policy reconnect; a new process only where its storage fences who was replaced",
+		When: "has lost its registration, under `--session-expired-policy reconnect`; a new process only where its storage fences who was replaced",
 		Then: "registered again, in the mode that it had",
 		fits: func(f Facts, r Rules) (string, bool) {
 			return "registration lost and written again: other brokers are registered",

@@ -1,7 +1,9 @@
 package recovery
 
 import (
+	"fmt"
 	"math/rand/v2"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -298,5 +300,20 @@ func TestWhateverIsTrue(t *testing.T) {
 		case d.Mode.Mode == Active && d.Step < Conflict && s.Others && !s.Stands && !s.Same && strings.Contains(string(d.Row), "restart") && s.EraAt == 0 && s.Member == nil && s.NoMember == "" && s.Memory:
 			t.Fatalf("active by %s without a reason: %+v", d.Row, s)
 		}
+	}
+}
+
+// docs/concepts.md quotes the table.
+func TestTheTableIsQuoted(t *testing.T) {
+	page, err := os.ReadFile("../docs/concepts.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	table := "| the broker … | then | mode's reason, or row |\n|---|---|---|\n"
+	for _, row := range Table {
+		table += fmt.Sprintf("| %s | %s | `%s` |\n", row.When, row.Then, row.Name)
+	}
+	if !strings.Contains(string(page), table) {
+		t.Errorf("it is to have\n%s", table)
 	}
 }
