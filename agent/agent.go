@@ -312,7 +312,7 @@ func (a *agent) serve(ctx context.Context) error {
 	}
 	keeping := lease.Settings{
 		Timing: a.cfg.Timing(), RestartGrace: a.cfg.RestartGrace, Clock: a.clock,
-		Classify: classify, Classes: failureClasses(),
+		Classify: classify, Classes: failureClasses(), Explain: a.explainRefused,
 	}
 	a.keeper = lease.NewKeeper(keeping, line, registrar, a.memory.LeaseID, a.log.With("part", "lease"), leases)
 	if a.presence != nil {

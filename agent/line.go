@@ -7,6 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"holdfast/agent/control"
 	"holdfast/agent/lease"
 	"holdfast/cluster"
 	"holdfast/recovery"
@@ -73,6 +74,14 @@ func classify(err error) string {
 		return string(recovery.FailureUnproven)
 	}
 	return string(class)
+}
+
+// explainRefused says what to do about an etcd that refuses us; any other error stays.
+func (a *agent) explainRefused(err error) error {
+	if cluster.Classify(err) == cluster.ClassAuth {
+		return control.EtcdError(a.cfg, err)
+	}
+	return err
 }
 
 func failureClasses() []string {

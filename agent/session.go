@@ -106,7 +106,9 @@ func (a *agent) noteVerdict(next recovery.FailureVerdict, lost bool, lastErr str
 		return
 	}
 	a.session.told = next.Reason
-	a.log.Warn("session", "sequel", next.Sequel.String(), "reason", string(next.Reason), "detail", next.Detail, "err", lastErr)
+	if next.Reason != recovery.Reason(recovery.FailureAuth) { // which the keeper has said
+		a.log.Warn("session", "sequel", next.Sequel.String(), "reason", string(next.Reason), "detail", next.Detail, "err", lastErr)
+	}
 	a.event(control.Event{Kind: "registration", To: "failing", Reason: string(next.Reason), Epoch: a.memory.Epoch, Detail: next.Detail})
 }
 

@@ -66,7 +66,8 @@ func (u Update) PutKeys() []string {
 // listEvery, and after a compaction or a cancelled watch, it lists again and delivers a full
 // update again; it never delivers one because of an error. deliver is called from
 // one goroutine, the caller's. onError, which may be nil, is told of each failure that
-// differs from the one before. Follow returns the context's error, or ErrClosed.
+// differs from the one before, but not that we are not let in at all: whatever else is asked says
+// that. Follow returns the context's error, or ErrClosed.
 func (c *Client) Follow(ctx context.Context, t Target, deliver func(Update), onError func(error)) error {
 	every, opts := listEvery, []clientv3.OpOption(nil)
 	if t.InParts || t.Many {
@@ -111,7 +112,9 @@ func again(ctx context.Context, what string, onError func(error), once func(begu
 		}
 		if onError != nil && err.Error() != told {
 			told = err.Error()
-			onError(fmt.Errorf("%s: %w", what, err))
+			if Classify(err) != ClassAuth || Denied(err) {
+				onError(fmt.Errorf("%s: %w", what, err))
+			}
 		}
 		select {
 		case <-ctx.Done():

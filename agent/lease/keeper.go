@@ -97,6 +97,7 @@ type Settings struct {
 	Clock        func() Instant
 	Classify     func(error) string // one word for metrics; every word in Classes
 	Classes      []string
+	Explain      func(error) error // what the log says of a failure; nil: the error itself
 }
 
 // Phase is what the Keeper is doing.

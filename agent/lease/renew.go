@@ -255,6 +255,9 @@ func (k *Keeper) failed(err error) {
 		v.LastError, v.LastClass = err.Error(), class
 	})
 	if before.FailureStreak == 0 || before.LastClass != class {
+		if k.set.Explain != nil {
+			err = k.set.Explain(err)
+		}
 		about := []any{"class", class, "err", err, "streak", before.FailureStreak + 1}
 		if before.Validity.Known() {
 			about = append(about, "fence_in", before.Validity.FencePoint().Sub(k.set.Clock()).Round(time.Millisecond))

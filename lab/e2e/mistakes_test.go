@@ -139,6 +139,9 @@ func TestEachMistakeIsToldInOneLineThatSaysWhatToDo(t *testing.T) {
 				m.given(w)
 			}
 			lines, exit := w.play(m)
+			if first := unquoted(lines[0]); exit != 0 && strings.HasPrefix(m.command, "run ") && !strings.Contains(first, w.say(m.message)) {
+				t.Errorf("before the message: %s", first)
+			}
 			told, failures := 0, 0
 			for _, line := range lines {
 				// What fails says why at its end; its log may have said so before.
