@@ -202,7 +202,7 @@ func (a *agent) noteGuard() {
 		}
 		a.metrics.guard.fired(e.Acted.At)
 		a.metrics.fenceDuration.WithLabelValues(guardStep).Observe((time.Duration(e.Acted.TookMS) * time.Millisecond).Seconds())
-		a.event(control.Event{Kind: "fence", To: guard.Fired, Reason: guard.Fired, Epoch: a.memory.Epoch, Detail: e.Detail, DoneAt: e.Acted.At})
+		a.journal.AddShot(e.Acted, a.memory.Epoch)
 	}
 }
 

@@ -8,9 +8,11 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
+	"holdfast/agent/guard"
 	"holdfast/agent/process"
 )
 
@@ -55,6 +57,9 @@ func OpenJournal(dir string, log *slog.Logger) *Journal {
 	}
 	j.written = j.next - 1
 	go j.writer()
+	for _, act := range guard.ActsOf(dir) { // first, with the numbers that LeftJournal gave them
+		j.AddShot(act, 0)
+	}
 	return j
 }
 
@@ -147,6 +152,19 @@ func (j *Journal) Add(e Event) Event {
 	default:
 	}
 	return e
+}
+
+// AddShot adds what the guard did, unless that is told of already.
+func (j *Journal) AddShot(act guard.Acted, epoch int64) {
+	if e, news := j.shot(act, epoch); news {
+		j.Add(e)
+	}
+}
+
+func (j *Journal) shot(act guard.Acted, epoch int64) (e Event, news bool) {
+	told, _ := j.Since(0)
+	news = !slices.ContainsFunc(told, func(e Event) bool { return e.To == guard.Fired && e.DoneAt.Equal(act.At) })
+	return Event{Kind: "fence", To: guard.Fired, Reason: guard.Fired, Epoch: epoch, Detail: act.String(), DoneAt: act.At}, news
 }
 
 func (j *Journal) write(e Event) {

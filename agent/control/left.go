@@ -53,7 +53,10 @@ func LeftJournal(stateDir string) ([]Event, error) {
 		}
 		if len(j.events) > 0 {
 			for _, act := range guard.ActsOf(dir) {
-				j.events = append(j.events, Event{ID: j.events[len(j.events)-1].ID + 1, At: act.At, Kind: "fence", To: guard.Fired, Reason: guard.Fired, Detail: act.String()})
+				if e, news := j.shot(act, 0); news {
+					e.ID, e.At = j.next, act.At
+					j.keep(e)
+				}
 			}
 			return j.events, nil
 		}
