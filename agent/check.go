@@ -46,6 +46,9 @@ func Check(ctx context.Context, c config.Config, log *slog.Logger) []check.Findi
 		findings = append(findings, checkDataDir(c, id.DataDir))
 	}
 	findings = append(findings, check.StateDir(c))
+	if f, untried := check.User(c, log); untried {
+		findings = append(findings, f)
+	}
 	if !c.Unleased() && findings[0].Err == nil && !control.IsUsage(broker.Err) {
 		findings = append(findings, checkStart(ctx, c, id, broker.Err == nil, log))
 	}

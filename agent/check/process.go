@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
+	"os/user"
+	"strconv"
 
 	"golang.org/x/sys/unix"
 
@@ -44,6 +47,25 @@ func Process(c config.Config, log *slog.Logger) Finding {
 		}
 	}
 	return f
+}
+
+// User says what root does not find out: what the user may whose the sidecar is.
+func User(c config.Config, log *slog.Logger) (f Finding, untried bool) {
+	untried = os.Geteuid() == 0
+	f = Finding{What: "user", Text: "root, who may read and write everything: what a sidecar of another user may was not tried"}
+	if stopper, err := recognize.Stopper(c, log); err == nil && stopper != nil {
+		hit, _ := stopper.Target()
+		var of unix.Stat_t
+		if hit.Pid != 0 && unix.Stat(fmt.Sprintf("/proc/%d", hit.Pid), &of) == nil {
+			name := strconv.Itoa(int(of.Uid))
+			if who, err := user.LookupId(name); err == nil {
+				name = who.Username
+			}
+			f.Text += fmt.Sprintf("; the broker's user is %s: 'runuser -u %[1]s -- holdfast check …'", name)
+			untried = untried && of.Uid != 0
+		}
+	}
+	return f, untried
 }
 
 // Recognized compares the process that would be stopped with the broker that answers.
