@@ -123,7 +123,11 @@ func writeStatus(o *output, s control.Status) {
 	kind := strings.TrimSpace(s.Driver + " " + s.Broker.Version)
 	line("broker", fmt.Sprintf("%s (%s), %s", cmp.Or(s.BrokerID, "id not known yet"), kind, cmp.Or(s.Broker.Up, "unknown"))+lastError(s.Broker.LastError))
 	line("attachment", s.Attachment)
-	line("mode", withReason(cmp.Or(s.Mode, "unknown"), s.Reason))
+	mode := withReason(cmp.Or(s.Mode, "unknown"), s.Reason)
+	if s.Left {
+		mode = "it has left; at its next start " + mode
+	}
+	line("mode", mode)
 	if p := s.Pause; p != nil {
 		line("pause", fmt.Sprintf("by %s for %s more, until %s: %s", p.Owner, seconds(p.RemainingSeconds), p.Until.UTC().Format(clock), p.Reason))
 	}

@@ -215,9 +215,12 @@ func steer(c call, body map[string]any) error {
 	if err := c.sidecar().Post(c.Context, "/v1/"+c.Command.Name, body, &s); err != nil {
 		return err
 	}
-	if s.Mode == "" {
+	switch {
+	case s.Mode == "":
 		c.out().line("%s: done", c.Command.Name)
-	} else {
+	case s.Left:
+		c.out().line("%s", s.Summary)
+	default:
 		c.out().line("%s: mode %s. %s", s.BrokerID, withReason(s.Mode, s.Reason), s.Summary)
 	}
 	return nil

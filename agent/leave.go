@@ -90,6 +90,9 @@ func (a *agent) leave() error {
 		said, word.Reason = said+": registration given up"+back, "left"
 	default:
 		said += ": registration given up; with other brokers alive this one comes back drained (--leave-registered avoids that)"
+		if a.mode.Mode == recovery.Drained {
+			said = fmt.Sprintf("holdfast ends: registration given up; this one is drained (%s), and comes back so", a.mode.Reason)
+		}
 		word.Reason, word.Detail = "released", unplanned.Error()
 	}
 	level := a.log.Info

@@ -130,6 +130,9 @@ func TestTheLastLineSaysWhatStaysAndWhatToDo(t *testing.T) {
 			l.ended, l.agent.process = true, watch
 		}, "the broker may serve without a registration: the broker runs and does not answer: stop the broker, or " + guarded},
 		{"a broker that is quiesced", false, stoppable, nil, given + "; its topics stay quiesced until a sidecar runs here: start 'holdfast run' again"},
+		{"a broker that an operator has drained", false, stoppable, func(l *sidecarLife) {
+			l.mode = recovery.ModeRecord{Mode: recovery.Drained, Reason: "disk swap", By: "operator"}
+		}, "holdfast ends: registration given up; this one is drained (disk swap), and comes back so; its topics stay quiesced until a sidecar runs here: start 'holdfast run' again"},
 		{"a broker that does not answer, and no process is seen", false, stoppable, func(l *sidecarLife) { l.ended = true }, given + "; " + guarded},
 		{"a broker that refuses", false, stoppable, func(l *sidecarLife) { l.refuses = 1000 }, "stop the broker, or " + guarded},
 		{"--leave-registered", false, func(c *config.Config) { stoppable(c); c.LeaveRegistered = true }, nil, "holdfast ends; " + guarded},

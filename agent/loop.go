@@ -2,9 +2,11 @@ package agent
 
 import (
 	"context"
+	"fmt"
 	"sync/atomic"
 	"time"
 
+	"holdfast/agent/config"
 	"holdfast/agent/control"
 	"holdfast/agent/lease"
 	"holdfast/agent/note"
@@ -351,8 +353,12 @@ func (a *agent) publish() { a.view.Store(a.known()) }
 // known is what the loop knows now.
 func (a *agent) known() *snapshot {
 	ended := a.departing.HoldsBack() && (a.brokerGone() || a.processEnded())
+	leaving := a.departing.Words(ended)
+	if a.departing.Phase == recovery.Left && leaving != "" {
+		leaving += fmt.Sprintf("; within %s its next start is %s again", config.FormatDuration(a.cfg.ReturnWithin), a.mode.Mode)
+	}
 	return &snapshot{brokerID: a.brokerID, registeredAs: a.ids.registered.now(), Circumstances: recovery.Circumstances{
-		WasRegistered: a.wasRegistered(), EverReady: a.everReady, Attachment: a.attachment, Conflict: a.conflict, Leaving: a.departing.Words(ended),
+		WasRegistered: a.wasRegistered(), EverReady: a.everReady, Attachment: a.attachment, Conflict: a.conflict, Leaving: leaving,
 		Restart: a.fencing.restart, Foreign: a.recognizer.Foreign(), AwaitGuard: a.awaitsGuard(), NoGuard: a.guarding.standby == standbyWithout,
 		Mode: a.mode, Suspect: a.suspect,
 	}, doubted: a.doubted(), boot: a.boot, decided: a.decided, left: a.departing.Planned(), reassert: a.reassert, instance: a.memory.Instance,

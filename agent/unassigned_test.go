@@ -61,11 +61,11 @@ func TestWhatIsQuarantinedSaysWhyAndWhatToDoAndIsToldOnce(t *testing.T) {
 		l.assignedIs(telltale[1:])
 		l.assignedIs()
 		form := "/p/cluster/brokers/n1"
-		if s := l.status(); !strings.HasSuffix(s.Summary, fmt.Sprintf("serves 0 topics; 1 quarantined: no assignment; put %s/NAMESPACE/TOPIC for what no other broker has; see 'holdfast topics'.", form)) ||
+		if s := l.status(); !strings.HasSuffix(s.Summary, fmt.Sprintf("serves 0 topics; 1 quarantined: no assignment; put %s/NAMESPACE/TOPIC for what no other broker has, delete the rest with the broker's own tools; see 'holdfast topics'.", form)) ||
 			s.Severity != "warning" {
 			t.Errorf("%s: %s", s.Severity, s.Summary)
 		}
-		if list := l.topics(); len(list) != 1 || list[0].State != "quarantined" || list[0].Error != "no assignment; if no other broker has it: etcdctl put "+form+telltale+" null" {
+		if list := l.topics(); len(list) != 1 || list[0].State != "quarantined" || list[0].Error != "no assignment; if no other broker has it: etcdctl put "+form+telltale+" null; if another has its data, or nobody wants it: delete it with the broker's own tools" {
 			t.Errorf("%+v", list)
 		}
 		beside := l.reconciler.Snapshot()

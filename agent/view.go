@@ -30,7 +30,7 @@ func (a *agent) status() control.Status {
 	}
 	st := control.Status{
 		BrokerID: s.brokerID, Driver: a.cfg.Driver, Incarnation: a.incarnation, Epoch: v.Grant.Epoch,
-		Attachment: s.Attachment.String(), Mode: string(s.Mode.Mode), Reason: string(s.Mode.Reason), Boot: s.boot, Decided: s.decided,
+		Attachment: s.Attachment.String(), Mode: string(s.Mode.Mode), Reason: string(s.Mode.Reason), Left: s.left, Boot: s.boot, Decided: s.decided,
 		Lease: control.LeaseStatus{FailureStreak: v.FailureStreak, FailingSeconds: seconds(v.FailingFor(now)), LastError: v.LastError},
 		Registration: control.RegistrationStatus{ID: s.registeredAs, Present: a.metrics.present.Load(), Adopted: v.Grant.Adopted,
 			CreateRevision: v.Grant.Epoch, State: a.registrationState(s, v)},
@@ -126,7 +126,7 @@ func (a *agent) unregisteredWhy(s *snapshot, v lease.View) string {
 // unassigned says what is here, or was meant to be, and has no assignment; empty: nothing.
 func (a *agent) unassigned(p topics.Progress) (text string) {
 	if p.Quarantined > 0 && a.placer == nil {
-		text = fmt.Sprintf("; %d quarantined: no assignment; put %s for what no other broker has", p.Quarantined, a.assignmentForm())
+		text = fmt.Sprintf("; %d quarantined: no assignment; put %s for what no other broker has, delete the rest with the broker's own tools", p.Quarantined, a.assignmentForm())
 	}
 	if keys := a.ignoredKeys(); len(keys) > 0 {
 		text += fmt.Sprintf("; %s ignored (%s): no assignment, want %s", control.Plural(len(keys), "key"), keys[0], a.assignmentForm())
@@ -224,7 +224,8 @@ func (a *agent) topics() []control.TopicStatus {
 			t.Error = held()
 		}
 		if t.Error == "" && t.State == topics.TopicQuarantined && a.placer == nil {
-			t.Error = "no assignment; if no other broker has it: etcdctl put " + a.main.Keys().Assignment(a.ids.assigned.now(), t.Topic) + " null"
+			t.Error = "no assignment; if no other broker has it: etcdctl put " + a.main.Keys().Assignment(a.ids.assigned.now(), t.Topic) + " null; " +
+				"if another has its data, or nobody wants it: delete it with the broker's own tools"
 		}
 		supposed := a.shadow != nil && a.shadow.supposed(t.Topic)
 		list = append(list, control.TopicStatus{Topic: t.Topic, State: t.State, Error: t.Error, Supposed: supposed})

@@ -12,14 +12,16 @@ import (
 // Status is one sidecar's view of itself at one moment: what `holdfast status`
 // shows and what GET /v1/status answers. The field names are public and stable.
 type Status struct {
-	BrokerID    string     `json:"broker_id"`
-	Driver      string     `json:"driver"`
-	Incarnation string     `json:"incarnation"`
-	Epoch       int64      `json:"epoch"`
-	Attachment  string     `json:"attachment"`
-	Mode        string     `json:"mode"`
-	Reason      string     `json:"reason"`
-	Boot        BootStatus `json:"boot"`
+	BrokerID    string `json:"broker_id"`
+	Driver      string `json:"driver"`
+	Incarnation string `json:"incarnation"`
+	Epoch       int64  `json:"epoch"`
+	Attachment  string `json:"attachment"`
+	Mode        string `json:"mode"`
+	Reason      string `json:"reason"`
+	// Left: the broker has left on purpose, and Mode is that of its next start.
+	Left bool       `json:"left,omitempty"`
+	Boot BootStatus `json:"boot"`
 	// Decided is the start or outage that the mode comes from; null: an operator or another
 	// program set it, or nothing is decided yet.
 	Decided      *DecisionStatus    `json:"decided"`

@@ -197,6 +197,24 @@ var processMistakes = []mistake{
 		message: "--probe-listen 127.0.0.1:1: no answer from http://127.0.0.1:1/ready: is 'holdfast run' running here, with this --probe-listen?",
 	},
 	{
+		name: "a broker that has left, and is not stopped",
+		given: func(w *world) {
+			n := w.broker("left")
+			w.watch()
+			c := w.beside(n)
+			c.run()
+			w.ok(c.AwaitReady(w.ctx, bound))
+			res, err := c.Verb(w.ctx, "leave")
+			w.ok(err)
+			if want := "it has left on purpose: stop it, or take it back with 'holdfast activate'; within 1h0m0s its next start is active again"; res.Exit != 0 || !strings.Contains(res.Stdout, want) {
+				w.Errorf("leave: want %s: %+v", want, res)
+			}
+			w.set("socket", c.ControlSocket)
+		},
+		command: "status --control-socket {socket}",
+		message: "it has left; at its next start active (",
+	},
+	{
 		name: "a drain of a broker that is dead",
 		given: func(w *world) {
 			n := w.broker("dead")

@@ -128,7 +128,7 @@ function facts(s) {
 	const r = s.registration, l = s.lease, rows = [];
 	const err = t => t && !s.summary.includes(t) ? '– ' + t : '';
 	rows.push(row('Attachment', plain(s.attachment), tone(s.attachment)));
-	rows.push(row('Mode', plain(s.mode || 'not decided yet'), tone(s.mode), s.reason && '– ' + s.reason));
+	rows.push(row('Mode', plain(s.mode || 'not decided yet'), s.left ? '' : tone(s.mode), s.left ? '– at its next start: it has left' : s.reason && '– ' + s.reason));
 	if (s.pause) rows.push(row('Recovery', 'paused', 'warning', 'by ' + s.pause.owner + ', ' + duration(s.pause.remaining_seconds) + ' more: ' + s.pause.reason));
 	rows.push(row('Broker', plain(s.broker.up), tone(s.broker.up), err(s.broker.last_error)));
 	if (s.broker.held) rows.push(row('Held', plain(s.broker.held), 'warning'));
