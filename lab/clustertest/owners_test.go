@@ -211,40 +211,9 @@ func TestBrokersThatAdvertiseTheSameAddressDoNotStealFromEachOther(t *testing.T)
 	})
 }
 
-func TestLocksNeedTheRegistrationOfTheEpoch(t *testing.T) {
+// That the registration must be of its epoch and under its lease, package guardtest shows.
+func TestLocksNeedAWholeClaimant(t *testing.T) {
 	onEach(t, func(t *testing.T, e *server) {
-		for _, test := range []struct {
-			name   string
-			change func(t *testing.T, c *cluster.Client, who cluster.Claimant)
-		}{
-			{"the registration is gone", func(t *testing.T, c *cluster.Client, who cluster.Claimant) {
-				e.remove(t, c.Keys().Registration(who.BrokerID))
-			}},
-			{"the lease is gone", func(t *testing.T, c *cluster.Client, who cluster.Claimant) {
-				if err := c.Revoke(bounded(t), who.LeaseID); err != nil {
-					t.Fatal(err)
-				}
-			}},
-			{"registered again since", func(t *testing.T, c *cluster.Client, who cluster.Claimant) { again(t, e, c, who) }},
-			{"the registration is under another lease", func(t *testing.T, c *cluster.Client, who cluster.Claimant) {
-				e.put(t, c.Keys().Registration(who.BrokerID), "{}", clientv3.WithLease(clientv3.LeaseID(lease(t, c, time.Minute))))
-			}},
-			{"the registration is under no lease", func(t *testing.T, c *cluster.Client, who cluster.Claimant) {
-				e.put(t, c.Keys().Registration(who.BrokerID), "{}")
-			}},
-		} {
-			t.Run(test.name, func(t *testing.T) {
-				c := open(t, e.config(t))
-				who := claimant(t, c, "a")
-				test.change(t, c, who)
-				if _, err := c.Lock(bounded(t), who, take("/n/t")); !errors.Is(err, cluster.ErrChanged) {
-					t.Errorf("got %v, want ErrChanged", err)
-				}
-				if o := must[map[string]cluster.Owner](t)(c.Owners(bounded(t), []string{"/n/t"})); !o["/n/t"].Free() {
-					t.Errorf("the lock is %+v", o)
-				}
-			})
-		}
 		c := open(t, e.config(t))
 		whole := cluster.Claimant{BrokerID: "a", Incarnation: "i", Epoch: 1, LeaseID: 1}
 		for name, cut := range map[string]func(*cluster.Claimant){
