@@ -352,6 +352,60 @@ func TestDeparturesUnderRandomEvents(t *testing.T) {
 	}
 }
 
+func TestWhatADepartureMeansMeanwhile(t *testing.T) {
+	asked, own := Departure{Cause: CauseLeave, Process: "p1"}, Departure{Cause: CauseOwnWord, Process: "p1"}
+	in := func(d Departure, p DeparturePhase, gone bool) Departure {
+		d.Phase, d.Gone = p, gone
+		return d
+	}
+	for _, row := range []struct {
+		d      Departure
+		ended  bool   // its process, as far as is seen
+		words  string // the start of them
+		bars   bool   // that process
+		others bool   // and any other
+	}{
+		{Departure{}, false, "", false, false},
+		{in(asked, Proving, false), false, "it leaves on purpose", true, false},
+		{in(asked, Noting, false), false, "it leaves on purpose", true, false},
+		{in(asked, Noting, true), true, "it leaves on purpose", true, true},
+		{in(asked, Awaiting, false), false, "it leaves on purpose and must be stopped now", false, false},
+		{in(asked, Seen, true), true, "it leaves on purpose", false, false},
+		{in(asked, Releasing, false), false, "it leaves on purpose", true, false},
+		{in(asked, Left, false), false, "it has left on purpose: stop it", true, false},
+		{in(asked, Left, false), true, "it has left on purpose: start it", true, false},
+		{in(own, Awaiting, false), false, "it leaves by itself", false, false},
+		{in(own, Seen, true), true, "", false, false},
+		{in(own, Noting, true), true, "", true, true},
+		{in(own, Left, true), true, "", false, false},
+		{in(Departure{Process: "p1"}, Returning, false), false, "it was to leave on purpose, and stays", false, false},
+		{in(Departure{Process: "p1"}, Dropped, true), true, "", false, false},
+	} {
+		words := row.d.Words(row.ended)
+		same := words == row.words || row.words != "" && row.words != "it leaves on purpose" && strings.HasPrefix(words, row.words)
+		if !same || row.d.Bars("p1") != row.bars || row.d.Bars("p2") != row.others || row.d.HoldsBack() != (row.words != "") {
+			t.Errorf("%+v: %q, bars %t and others %t, holds back %t", row.d, words, row.d.Bars("p1"), row.d.Bars("p2"), row.d.HoldsBack())
+		}
+	}
+}
+
+func TestDeparturesAtTheVeryMoment(t *testing.T) {
+	f := departsWell()
+	if d, _ := (Departure{Phase: Releasing, Cause: CauseLeave, Process: "p1", Next: f.Now, Until: f.Now + time.Minute}).Step(DepartEvent{Kind: Looked}, f); d.Phase != Left {
+		t.Errorf("the answer to the revocation is waited for too long: %s", d.Phase)
+	}
+	f.Mode = ModeRecord{}
+	if d, _ := (Departure{}).Step(DepartEvent{Kind: LeftFound, Process: "p1", At: f.Now}, f); d.Phase != Staying || !d.Recalled {
+		t.Errorf("its time is over, and it is %s", d.Phase)
+	}
+	f = departsWell()
+	isGone(&f)
+	f.FencesItself, f.RestartGrace = true, 0
+	if d, _ := (Departure{}).Step(DepartEvent{Kind: Looked}, f); d.Phase != Dropped {
+		t.Errorf("its registration is kept, and its crash is %s", d.Phase)
+	}
+}
+
 // docs/concepts.md quotes the table.
 func TestTheTableOfDeparturesIsQuoted(t *testing.T) {
 	page, err := os.ReadFile("../docs/concepts.md")
