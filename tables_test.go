@@ -9,7 +9,9 @@ import (
 	"time"
 
 	"holdfast/agent/control"
+	"holdfast/agent/moving"
 	"holdfast/cluster"
+	"holdfast/recovery/moves"
 )
 
 var night = time.Date(2026, 11, 20, 3, 12, 5, 0, time.UTC)
@@ -231,5 +233,15 @@ Move m1 of /a/nobody (copied) waits: neither n2 nor n3 is registered.
 `
 	if b.String() != want {
 		t.Errorf("got\n%s", b.String())
+	}
+}
+
+func TestTheLineOfAMoveSaysWhatItWaitsFor(t *testing.T) {
+	s := moving.Shown{Move: moves.Move{Topic: "/n/t", Phase: moves.Pending, Error: "no room"}}
+	if got := progressLine(s); got != "/n/t  pending: no room" {
+		t.Error(got)
+	}
+	if s.Stalled = "n2's turn: 'holdfast status' at n2"; progressLine(s) != "/n/t  pending: "+s.Stalled {
+		t.Error(progressLine(s))
 	}
 }

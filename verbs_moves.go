@@ -135,8 +135,8 @@ func phaseText(s moving.Shown) string {
 
 func progressLine(s moving.Shown) string {
 	line := s.Topic + "  " + phaseText(s)
-	if s.Error != "" && !s.Phase.Over() {
-		line += ": " + s.Error
+	if why := cmp.Or(s.Stalled, s.Error); why != "" && !s.Phase.Over() {
+		line += ": " + why
 	}
 	return line
 }

@@ -81,8 +81,12 @@ func shown(m moves.Move, seen int64) Shown {
 	if s.MovedAt.After(since) {
 		since = s.MovedAt
 	}
-	if quiet := time.Since(since); !s.Phase.Over() && quiet > stalled {
-		s.Stalled = s.stall(quiet)
+	patience := stalled
+	if s.Phase == moves.Pending { // the target need only look
+		patience = pendingMost
+	}
+	if quiet := time.Since(since); !s.Phase.Over() && quiet > patience {
+		s.Stalled = s.stall(quiet.Truncate(patience))
 	}
 	return s
 }
@@ -97,7 +101,7 @@ func (s Shown) stall(d time.Duration) string {
 	if _, err := s.Cancel("", time.Now()); err == nil {
 		next += fmt.Sprintf(", or 'holdfast moves cancel %s'", s.ID)
 	}
-	return fmt.Sprintf("%s for %s, which is %s's turn: %s: %s", s.Phase, d.Round(time.Second), turn, why, next)
+	return fmt.Sprintf("%s for %s, which is %s's turn: %s: %s", s.Phase, d, turn, why, next)
 }
 
 // ErrBroker is wrapped by errors of the broker here, and by none of etcd.

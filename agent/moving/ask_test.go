@@ -52,3 +52,13 @@ func TestATopicWithMoreConsumersThanAJournalHoldsIsLeft(t *testing.T) {
 		}
 	})
 }
+
+// A target that has only to look, and says nothing, is named soon.
+func TestWhoSaysNothingToANewMoveIsNamedSoon(t *testing.T) {
+	for ago, want := range map[time.Duration]string{9 * time.Second: "", 35 * time.Second: "pending for 30s, which is n2's turn: it has said nothing: 'holdfast status' at n2"} {
+		m := moves.Move{ID: "m1", From: "n1", To: "n2", Phase: moves.Pending, Since: map[moves.Phase]time.Time{moves.Pending: time.Now().Add(-ago)}}
+		if s := shown(m, 0); !strings.HasPrefix(s.Stalled, want) || want == "" && s.Stalled != "" {
+			t.Errorf("after %s: %q", ago, s.Stalled)
+		}
+	}
+}

@@ -30,11 +30,12 @@ import (
 )
 
 const (
-	quiet     = 30 * time.Second // an act that moves no byte for so long is tried anew
-	lookAgain = 2 * time.Second  // at the other broker, after an act that failed, and for progress
-	callBound = 5 * time.Second  // on one question to etcd
-	stalled   = time.Minute      // a move that gets no further for so long is said to be
-	tries     = 3                // to write a step, which others' words may be before
+	quiet       = 30 * time.Second // an act that moves no byte for so long is tried anew
+	lookAgain   = 2 * time.Second  // at the other broker, after an act that failed, and for progress
+	callBound   = 5 * time.Second  // on one question to etcd
+	stalled     = time.Minute      // a move that gets no further for so long is said to be
+	pendingMost = 10 * time.Second // the same, where the target has only to look
+	tries       = 3                // to write a step, which others' words may be before
 
 	carryAgain = 10 * time.Minute // after a move by placement that did not succeed
 )
