@@ -144,6 +144,9 @@ func writeStatus(o *output, s control.Status) {
 	if s.Lease.FailureStreak > 0 {
 		line("renewals", fmt.Sprintf("failing for %s, %d in a row", seconds(s.Lease.FailingSeconds), s.Lease.FailureStreak)+lastError(s.Lease.LastError))
 	}
+	for _, d := range s.Denied {
+		line("denied", fmt.Sprintf("%s, since %s, last %s ago", d.For, age(s.At, d.Since), age(s.At, d.Last))+lastError(d.Error))
+	}
 	line("registration", registrationText(s))
 	line("boot", bootText(s))
 	if s.Decided != nil {

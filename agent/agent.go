@@ -77,11 +77,12 @@ type agent struct {
 	ran        atomic.Pointer[time.Time] // when the loop last did; no lock, which it may be stuck with
 	main       *cluster.Client
 	line       Line
-	presence   *presence // nil: there is an etcd
-	stopper    Stopper   // nil: the broker's process cannot be stopped
-	guard      Guard     // nil: none
-	leftGuard  func()    // dismisses the one of an earlier sidecar; nil: there is none
-	shadow     *shadow   // nil: what is decided is done
+	denials    cluster.Denials // of both
+	presence   *presence       // nil: there is an etcd
+	stopper    Stopper         // nil: the broker's process cannot be stopped
+	guard      Guard           // nil: none
+	leftGuard  func()          // dismisses the one of an earlier sidecar; nil: there is none
+	shadow     *shadow         // nil: what is decided is done
 	keeper     *lease.Keeper
 	registrar  *registrar
 	reconciler *topics.Reconciler
@@ -215,7 +216,9 @@ func Live(ctx context.Context, c config.Config, w World, log *slog.Logger, versi
 
 	a.reloading.shown = shownToEtcd(c)
 	if a.presence == nil {
-		if a.main, a.line, err = w.Etcd(c.Cluster(), log.With("part", "etcd")); err != nil {
+		etcd := c.Cluster()
+		etcd.Denials = &a.denials
+		if a.main, a.line, err = w.Etcd(etcd, log.With("part", "etcd")); err != nil {
 			return control.UsageError(err)
 		}
 		defer a.main.Close()

@@ -72,6 +72,8 @@ func TestEveryReasonIsExplained(t *testing.T) {
 	for _, by := range []string{topics.GateComplete, topics.GateLoadTimeout} {
 		add(control.Event{Kind: "topics", To: "reconciled", Reason: by})
 	}
+	add(control.Event{Kind: "etcd", To: "denied", Reason: "moves"})
+	add(control.Event{Kind: "etcd", To: "over", Reason: "moves"})
 	add(control.Event{Kind: "agent", To: "state_unsaved"})
 	add(control.Event{Kind: "agent", To: "state_saved"})
 	add(control.Event{Kind: "topics", To: "made_anew", Reason: "lost"})

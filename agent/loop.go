@@ -12,6 +12,7 @@ import (
 	"holdfast/agent/note"
 	"holdfast/agent/process"
 	"holdfast/brokerapi"
+	"holdfast/cluster"
 	"holdfast/probes"
 	"holdfast/recovery"
 	"holdfast/recovery/topics"
@@ -86,6 +87,7 @@ type loopState struct {
 	guardTripped     bool
 	gateOpenedBy     string
 	quarantined      int
+	deniedTold       []cluster.Denial
 	conflicts        int       // topics that turned out to be another broker's, so far
 	progress         time.Time // when the progress of a long load was last told
 	saving           chan struct{}
@@ -246,6 +248,7 @@ func (a *agent) step() error {
 	a.noteView()
 	a.noteGuard()
 	a.noteConflicts()
+	a.noteDenied()
 	a.noteConfirmed(time.Now())
 	a.noteData(who.Instance)
 	a.noteReadiness()

@@ -14,6 +14,7 @@ import (
 	"holdfast/agent/config"
 	"holdfast/agent/guard"
 	"holdfast/agent/lease"
+	"holdfast/cluster"
 	"holdfast/probes"
 	"holdfast/recovery"
 	"holdfast/recovery/topics"
@@ -210,6 +211,7 @@ var (
 	descTogether   = desc("ill_together", "1 while the broker is ill (its process lives, its calls fail) and keeps its registration, because no other broker is known to be well: nothing is stopped. Look at what the brokers depend on; 'holdfast explain' says how the others are.")
 	descRestart    = desc("broker_restart_required", "1 while the broker may serve without its registration and nothing here could stop it; /broker/live fails. Restart it, or stop it by hand.")
 	descUnsaved    = desc("state_unsaved", "1 while the state directory cannot be written: all goes on, and a sidecar that is started again would know less. Free space there, or make it writable.")
+	descDenied     = desc("etcd_denied_total", "Requests that etcd denied for want of a right, by what they were for. Growing: 'holdfast status' names each right, and the command that grants it.", "for")
 	descReloadOK   = desc("config_last_reload_successful", "1 when the settings were read anew without an error, or never since the start. 0: those from before are in force; 'holdfast status' says why.")
 	descReloadAt   = desc("config_last_reload_success_timestamp_seconds", "When the settings in force were read: at the start, or at the last reload that succeeded.")
 	descLoop       = desc("agent_loop_last_run_timestamp_seconds", "When the agent's loop last ran. More than 10 s ago: the sidecar hangs, restart it.")
@@ -218,7 +220,7 @@ var (
 // Describe implements prometheus.Collector.
 func (g stateGauges) Describe(c chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{descReady, descCause, descMode, descAttachment, descDetached, descPresent, descEpoch, descZombie, descPaused,
-		descStartup, descDrained, descDraining, descMismatch, descConflict, descTogether, descRestart, descUnsaved, descReloadOK, descReloadAt, descLoop} {
+		descStartup, descDrained, descDraining, descMismatch, descConflict, descTogether, descRestart, descUnsaved, descDenied, descReloadOK, descReloadAt, descLoop} {
 		c <- d
 	}
 }
@@ -265,6 +267,10 @@ func (g stateGauges) Collect(c chan<- prometheus.Metric) {
 	gauge(descTogether, s.held != "")
 	gauge(descRestart, s.Restart != "")
 	gauge(descUnsaved, a.unsavedWhy() != "")
+	_, denied := a.denials.Look(time.Now())
+	for _, what := range cluster.Purposes {
+		c <- prometheus.MustNewConstMetric(descDenied, prometheus.CounterValue, float64(denied[what]), what)
+	}
 	config := a.configStatus()
 	gauge(descReloadOK, config.Error == "")
 	at := func(d *prometheus.Desc, t time.Time) {

@@ -1,11 +1,14 @@
 package agent
 
 import (
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	"holdfast/agent/control"
+	"holdfast/cluster"
 	"holdfast/probes"
 	"holdfast/recovery"
 	"holdfast/recovery/topics"
@@ -114,3 +117,28 @@ func (a *agent) noteReadiness() {
 }
 
 func (a *agent) event(e control.Event) { a.journal.Add(a.shadow.mark(e)) }
+
+// denied are the rights that etcd denies now, with what is to be done.
+func (a *agent) denied() []cluster.Denial {
+	open, _ := a.denials.Look(time.Now())
+	for i, d := range open {
+		open[i].Error = control.ExplainAuth(a.cfg, errors.New(d.Error)).Error()
+	}
+	return open
+}
+
+// noteDenied tells of each right that etcd begins to deny, and of each that it does not any more.
+func (a *agent) noteDenied() {
+	was, now := a.deniedTold, a.denied()
+	a.deniedTold = now
+	for _, d := range slices.Concat(was, now) {
+		same := func(o cluster.Denial) bool { return o.Since.Equal(d.Since) && o.Key == d.Key }
+		e := control.Event{Kind: "etcd", From: "denied", To: "over", Reason: d.For, Epoch: a.grant.Epoch, Detail: d.Error}
+		if !slices.ContainsFunc(was, same) {
+			e.From, e.To = "", "denied"
+		} else if slices.ContainsFunc(now, same) {
+			continue
+		}
+		a.event(e)
+	}
+}

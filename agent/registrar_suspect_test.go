@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -75,7 +76,7 @@ type narrow struct {
 
 func (n narrow) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
 	if txn, ok := args.(*etcdserverpb.TxnRequest); ok {
-		for _, op := range txn.Success {
+		for _, op := range slices.Concat(txn.Success, txn.Failure) {
 			if r := op.GetRequestRange(); len(r.GetRangeEnd()) > 0 && strings.HasPrefix(string(r.Key), n.prefix) {
 				return status.Error(codes.PermissionDenied, "etcdserver: permission denied")
 			}

@@ -42,6 +42,7 @@ func (a *agent) status() control.Status {
 		Guard:   a.guardStatus(s, h.At(time.Now()) == probes.Down),
 		Fleet:   a.fleetStatus(),
 		Config:  a.configStatus(),
+		Denied:  a.denied(),
 		State:   control.StateStatus{Saved: a.unsavedWhy() == "", Error: a.unsavedWhy()},
 		Version: a.version, Since: a.started.UTC(), At: time.Now().UTC(),
 	}
@@ -66,6 +67,9 @@ func (a *agent) status() control.Status {
 	if st.StoppedBy != nil {
 		c.Stopped = st.StoppedBy.Sentence(named(s))
 	}
+	if len(st.Denied) > 0 {
+		c.Denied = st.Denied[0].Error
+	}
 	holds := recovery.Holds(c)
 	causes := causesOf(holds)
 	st.Ready = control.ReadyStatus{OK: len(causes) == 0, Causes: []string{}}
@@ -73,7 +77,8 @@ func (a *agent) status() control.Status {
 		st.Ready.Causes = append(st.Ready.Causes, c.Name+": "+c.Message)
 	}
 	st.Severity = recovery.Judge(c, holds).String()
-	st.Summary = a.summary(s, v, p, c, holds) + a.drainSentence() + a.pauseSentence()
+	st.Summary = a.summary(s, v, p, c, holds)
+	st.Summary += deniedSentence(st) + a.drainSentence() + a.pauseSentence()
 	if st.Shadow = a.shadow != nil; st.Shadow {
 		st.Summary = a.shadowSummary(st.Summary, st.Ready.OK, p)
 	}
@@ -121,6 +126,14 @@ func (a *agent) unregisteredWhy(s *snapshot, v lease.View) string {
 		return " (" + v.LastClass + "): " + s.failure.Detail
 	}
 	return fmt.Sprintf(": --etcd-endpoints %s: %s (%s)", a.cfg.EtcdEndpoints[0], control.Short(errors.New(v.LastError)).Error(), v.LastClass)
+}
+
+// deniedSentence adds what etcd denies since last to a state in one sentence; empty: nothing, or it says such a thing.
+func deniedSentence(s control.Status) string {
+	if len(s.Denied) == 0 || strings.Contains(s.Summary, ": permission denied to ") {
+		return ""
+	}
+	return fmt.Sprintf(" Denied (%s): %s.", s.Denied[0].For, s.Denied[0].Error)
 }
 
 // unassigned says what is here, or was meant to be, and has no assignment; empty: nothing.

@@ -24,8 +24,9 @@ const (
 // ErrClosed.
 type Client struct {
 	*members
-	keys Keys
-	peer atomic.Pointer[Peer] // of the last snapshot; nil: none
+	keys    Keys
+	denials *Denials
+	peer    atomic.Pointer[Peer] // of the last snapshot; nil: none
 }
 
 // Line is a way to etcd of the renewals' own, which no other traffic can starve.
@@ -83,7 +84,7 @@ func newClient(cfg Config, log *slog.Logger, urls []string, open func(int) (*way
 	for i, url := range urls {
 		m.all[i].url = url
 	}
-	return &Client{members: m, keys: cfg.Keys()}
+	return &Client{members: m, keys: cfg.Keys(), denials: cmp.Or(cfg.Denials, &Denials{})}
 }
 
 // Keys is the key layout that this client uses.

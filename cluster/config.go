@@ -25,6 +25,8 @@ type Config struct {
 	// Identity is shared by all that must agree about which cluster this is; nil: what is
 	// opened with this configuration has one of its own.
 	Identity *Identity
+	// Denials takes up what etcd denies; nil: nobody looks.
+	Denials *Denials
 }
 
 // Keys is the layout under this configuration's prefix.

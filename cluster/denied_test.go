@@ -4,8 +4,11 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -72,7 +75,7 @@ func TestADeniedTransactionNamesTheRightThatIsMissing(t *testing.T) {
 			return err
 		}},
 		{"write /topics/71", "to write /topics/71: etcdctl role grant-permission ROLE --prefix=true readwrite /topics/", func(ctx context.Context, c *Client) error {
-			return c.eachTopic(ctx, guards, acts, nil)
+			return c.eachTopic(ctx, guards, acts, func(int, *etcdserverpb.TxnResponse) {})
 		}},
 	} {
 		d := &denying{memory.New(memory.Config{}).Conn(nil), map[string]bool{tt.lacks: true}, 0}
@@ -81,11 +84,19 @@ func TestADeniedTransactionNamesTheRightThatIsMissing(t *testing.T) {
 		if !Denied(err) || Classify(err) != ClassAuth || !strings.HasSuffix(fmt.Sprint(err), "etcdserver: permission denied "+tt.want) || d.asked > 10 {
 			t.Errorf("%s: asked %d times: %v", tt.lacks, d.asked, err)
 		}
+		open, count := c.denials.Look(time.Now())
+		if len(open) != 1 || open[0].Right+" "+open[0].Key != tt.lacks || !strings.HasSuffix(fmt.Sprint(err), open[0].Error) || count[open[0].For] != 1 {
+			t.Errorf("%s: %+v, %v", tt.lacks, open, count)
+		}
 		d.lacks = nil
 		for _, key := range []string{"/a", "/c", "/topics/71"} {
 			if kv, _, err := c.get(t.Context(), key); err != nil || kv != nil {
 				t.Errorf("%s: %s was written: %v, %v", tt.lacks, key, kv, err)
 			}
+		}
+		_ = tt.ask(t.Context(), c) // guards that do not hold take rights, too
+		if open, _ := c.denials.Look(time.Now()); len(open) > 0 {
+			t.Errorf("%s: granted, and still told: %+v", tt.lacks, open)
 		}
 		c.Close()
 	}
@@ -114,6 +125,56 @@ func TestWhatIsGrantedIsWhatThePageGrants(t *testing.T) {
 			if got := NewKeys("/prod").granted("/prod"+tt[0], write); got != want {
 				t.Errorf("%s, write %v: %s, want %s", tt[0], write, got, want)
 			}
+		}
+	}
+}
+
+func TestADenialLastsUntilTheRightIsGrantedOrNobodyAsks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &denying{memory.New(memory.Config{}).Conn(nil), map[string]bool{"read /p/cluster/register/": true, "write /p/cluster/moves/n/t": true}, 0}
+		var denials Denials
+		c := Over(Config{Prefix: "/p", Denials: &denials}, d, nil)
+		defer c.Close()
+		others := func() { _, _, _ = c.read(t.Context(), clientv3.OpGet(c.keys.Registrations(), clientv3.WithPrefix())) }
+		shows := func(want string) {
+			t.Helper()
+			open, _ := denials.Look(time.Now())
+			got := ""
+			for _, o := range open {
+				got += fmt.Sprintf("%s: %s %s for %s; ", o.For, o.Right, o.Key, o.Last.Sub(o.Since))
+			}
+			if got != want {
+				t.Errorf("got  %s\nwant %s", got, want)
+			}
+		}
+		shows("")
+		others()
+		time.Sleep(time.Second)
+		_, _, _ = c.write(t.Context(), nil, clientv3.OpPut(c.keys.Move("/n/t"), ""))
+		others()
+		_, _, _ = c.Registered(t.Context(), "n1") // is no word about those of others
+		const moves = "moves: write /p/cluster/moves/n/t for 0s; "
+		shows(moves + "registration: read /p/cluster/register/ for 1s; ")
+		d.lacks["read /p/cluster/register/"] = false
+		others()
+		shows(moves)
+		time.Sleep(deniedLately)
+		shows(moves)
+		time.Sleep(time.Nanosecond)
+		shows("")
+	})
+}
+
+func TestWhatKeysAreFor(t *testing.T) {
+	k := NewKeys("/p")
+	for key, want := range map[string]string{
+		k.Registrations(): "registration", k.Registration("n1"): "registration", k.Members(): "registration", k.Era(): "registration",
+		k.State("n1"): "assignments", k.Assignments("n1"): "assignments", k.Assignment("n1", "/n/state"): "assignments", k.Unassigned("/n/t"): "assignments",
+		k.Owner("/n/t"): "ownership", k.Moves().Key: "moves", k.Drain("n1"): "moves", k.drainLocks(2)[1]: "moves",
+		k.TopicRecords(): "topics", "/storage/topics/n/t/state": "other", "": "other",
+	} {
+		if got := k.purpose(key); got != want || !slices.Contains(Purposes, got) {
+			t.Errorf("%s is for %s, want %s", key, got, want)
 		}
 	}
 }

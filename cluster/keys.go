@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 )
@@ -72,6 +73,18 @@ func (k Keys) granted(key string, write bool) string {
 		}
 	}
 	return key
+}
+
+// Purposes are what keys are for. The mode is an assignment of the broker's, too.
+var Purposes = []string{"registration", "assignments", "ownership", "moves", "topics", "other"}
+
+var purposes = map[string]string{"register": "registration", "members": "registration", "era": "registration", "brokers": "assignments",
+	"unassigned": "assignments", "owners": "ownership", "moves": "moves", "drains": "moves", "locks": "moves", "topics": "topics"}
+
+// purpose is what a key is for, or all below it.
+func (k Keys) purpose(key string) string {
+	section, _, _ := strings.Cut(strings.TrimPrefix(strings.TrimPrefix(key, k.prefix+"/"), "cluster/"), "/")
+	return cmp.Or(purposes[section], "other")
 }
 
 // ParseRegistration takes the broker id out of a registration's key.

@@ -108,7 +108,7 @@ func (c *Client) SnapshotOf(ctx context.Context, who Who) (s Snapshot, err error
 	if s.Era = eraOf(first(found[4])); s.Member != nil {
 		s.Era.N = max(s.Era.N, s.Member.Era)
 	}
-	if len(found[0]) == 0 && len(gets[0].RangeBytes()) == 0 { // the one that was asked for has gone
+	if len(found[0]) == 0 && string(gets[0].KeyBytes()) != c.keys.Registrations() { // the one that was asked for has gone
 		if found, _, err = c.read(ctx, c.someRegistrations(clientv3.WithRev(s.Revision))); err != nil {
 			return Snapshot{}, err
 		}
@@ -135,7 +135,7 @@ func (c *Client) getPeer(who Who) clientv3.Op {
 		return c.someRegistrations(clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend))
 	}
 	if last := c.peer.Load(); last != nil && !c.own(who, last.Key) {
-		return clientv3.OpGet(last.Key, clientv3.WithKeysOnly())
+		return clientv3.OpGet(last.Key, clientv3.WithRange(last.Key+"\x00"), clientv3.WithKeysOnly()) // of a range of one
 	}
 	return c.someRegistrations()
 }

@@ -78,8 +78,8 @@ func (c *Client) read(ctx context.Context, gets ...clientv3.Op) (found [][]KV, h
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	answer, err := ask(ctx, c.members, commit(nil, gets))
-	if err != nil {
-		return nil, nil, c.denied(ctx, err, nil, gets...)
+	if err = c.denied(ctx, err, nil, gets...); err != nil {
+		return nil, nil, err
 	}
 	for _, r := range answer.Responses {
 		found = append(found, kvsOf(r))
@@ -130,8 +130,8 @@ func (c *Client) get(ctx context.Context, key string, opts ...clientv3.OpOption)
 		said, err := w.kv.Get(ctx, key, opts...)
 		return (*etcdserverpb.RangeResponse)(said), err
 	})
-	if err != nil || len(answer.Kvs) == 0 {
-		return nil, answer.GetHeader(), c.denied(ctx, err, nil, clientv3.OpGet(key))
+	if err = c.denied(ctx, err, nil, clientv3.OpGet(key)); err != nil || len(answer.Kvs) == 0 {
+		return nil, answer.GetHeader(), err
 	}
 	kv := kvOf(answer.Kvs[0])
 	return &kv, answer.Header, nil

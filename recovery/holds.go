@@ -51,6 +51,7 @@ type Circumstances struct {
 	Known, Held, Expired bool   // a lease was confirmed; its fence point has not passed; its deadline has
 	Failing, Doubted     bool   // renewals fail; none was confirmed since the clocks jumped
 	Refused              string // why there is no registration
+	Denied               string // a right that etcd denies; only a status asks
 
 	Attachment Attachment
 	Conflict   string // who else is registered in this broker's name
@@ -222,6 +223,7 @@ var holdTable = []Hold{
 	{"risk", "", 0, Warning, "", func(c facts) string { return c.Risk }},
 	{"unguarded", "", 0, Warning, "", func(c facts) string { return when(c.NoGuard, its) }},
 	{"vacant", "", 0, OK, "", func(c facts) string { return when(c.Vacant, its) }},
+	{"denied", "", 0, Warning, "", func(c facts) string { return c.Denied }},
 	{"misplaced", "", 0, Warning, "", func(c facts) string { return when(c.Misplaced || c.Unsaved, its) }},
 }
 

@@ -87,6 +87,7 @@ var wrongs = []struct {
 	{"risk", "", "--guard off", 0, func(c *Circumstances) { c.Risk = "--guard off" }},
 	{"unguarded", "", "no guard stands by", 0, func(c *Circumstances) { c.NoGuard = true }},
 	{"vacant", "", "no topic is placed here", 0, func(c *Circumstances) { c.Vacant = true }},
+	{"denied", "", "to read", 0, func(c *Circumstances) { c.Denied = "to read" }},
 	{"misplaced", "", "an assignment is not where it was meant to be, or the state is not saved", 0, func(c *Circumstances) { c.Misplaced = true }},
 }
 
@@ -219,6 +220,7 @@ func TestHowMuchItMatters(t *testing.T) {
 	}{
 		{"it serves", served(), OK},
 		{"renewals fail", served(func(c c) { c.Failing = true }), Warning},
+		{"etcd denies a right", served(func(c c) { c.Denied = "to read" }), Warning},
 		{"a topic does not load", served(func(c c) { c.Missing = 1 }), Warning},
 		{"another broker has the topic", served(func(c c) { c.Missing, c.Elsewhere = 1, 1 }), OK},
 		{"the guard is absent", served(func(c c) { c.NoGuard = true }), Warning},

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"holdfast/agent/moving"
+	"holdfast/cluster"
 )
 
 // Status is one sidecar's view of itself at one moment: what `holdfast status`
@@ -40,6 +41,8 @@ type Status struct {
 	StoppedBy *StopStatus `json:"stopped_by,omitempty"`
 	// State says whether the next sidecar will know what this one does.
 	State StateStatus `json:"state"`
+	// Denied are rights that etcd denies this sidecar, the youngest first.
+	Denied []cluster.Denial `json:"denied,omitempty"`
 	// Config says how the last reload of the settings went.
 	Config ConfigStatus `json:"config"`
 	// Summary is the state in one Sentence, with the next step if one is needed.
@@ -209,7 +212,7 @@ type TopicStatus struct {
 type Event struct {
 	ID     int64     `json:"id"`
 	At     time.Time `json:"at"`
-	Kind   string    `json:"kind"` // attachment, mode, boot, broker, registration, readiness, topics, move, fence, guard, process, operator, agent, steer, shadow, config
+	Kind   string    `json:"kind"` // attachment, mode, boot, broker, registration, readiness, topics, move, fence, guard, process, operator, agent, steer, shadow, config, etcd
 	From   string    `json:"from,omitempty"`
 	To     string    `json:"to"`
 	Reason string    `json:"reason,omitempty"`

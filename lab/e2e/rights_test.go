@@ -3,6 +3,8 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -129,8 +131,55 @@ func TestTheRightsOnThePageAreEnoughAndNoMore(t *testing.T) {
 					t.Errorf("writing %s: %v, want it refused", key, fmt.Sprint(err))
 				}
 			}
+			n.saysWhatIsDenied("hf", "/cluster/register/")
 		})
 	}
+}
+
+// saysWhatIsDenied takes the right to read a range from the node's user, which what it does at its
+// registration needs, and gives it back. The lease is renewed all the while.
+func (n *node) saysWhatIsDenied(role, keys string) {
+	n.t.Helper()
+	denied := func() float64 {
+		text, err := n.sidecar.Metrics(n.ctx)
+		n.must(err)
+		v, _ := seriesValue(text, `holdfast_etcd_denied_total{for="registration"}`)
+		return v
+	}
+	before, from, end := denied(), time.Now(), clientv3.GetPrefixRangeEnd(keys)
+	_, err := n.etcd.Client().RoleRevokePermission(n.ctx, role, keys, end)
+	n.must(err)
+	n.pause("1m")
+	n.verb("resume") // has the registration looked at anew
+	refused, remedy := `--etcd-user "`+role+`": etcd refuses it: permission denied to read `+keys, `: etcdctl role grant-permission ROLE --prefix=true read `+keys+": see docs"
+	st := n.await("that a right is denied", func(st harness.Status) bool {
+		return strings.Contains(st.Summary, refused) && strings.Contains(st.Summary, remedy) && st.Lease.FailureStreak == 0
+	})
+	if st.Severity != "warning" || !st.Ready.OK || !strings.Contains(st.Summary, "Denied (registration): ") {
+		n.t.Errorf("%s: %s", st.Severity, st.Summary)
+	}
+	if text := n.verb("status"); !strings.Contains(text, "\ndenied        registration, since ") {
+		n.t.Errorf("status says:\n%s", text)
+	}
+	if page, err := http.Get(n.sidecar.WebURL() + "/api/status"); err != nil {
+		n.t.Error(err)
+	} else {
+		defer page.Body.Close()
+		if text, err := io.ReadAll(page.Body); err != nil || !strings.Contains(string(text), `"key": "`+keys) {
+			n.t.Errorf("the page is told %s, %v", text, err)
+		}
+	}
+	n.awaitEvent(from, "etcd", "denied")
+	n.must(harness.Await(n.ctx, bound, "more than one request denied", func(context.Context) (bool, string) {
+		now := denied()
+		return now > before+1, fmt.Sprint(now) // what the alert is about
+	}))
+	_, err = n.etcd.Client().RoleGrantPermission(n.ctx, role, keys, end, clientv3.PermissionType(clientv3.PermRead))
+	n.must(err)
+	n.awaitEvent(from, "etcd", "over")
+	n.await("that nothing is denied", func(st harness.Status) bool {
+		return st.Ready.OK && st.Severity == "ok" && !strings.Contains(st.Summary, "enied")
+	})
 }
 
 // grant gives a role the rights of a broker, and returns the flags of the user of that name.
@@ -200,6 +249,29 @@ func TestTheRightsOnThePageAreEnoughToMoveTopics(t *testing.T) {
 	denied(2, "write /cluster/moves/default/n3-a", "unload", "/default/n3-a")
 	denied(2, "write /cluster/moves/default/n3-a", "unload", "/default/n3-a", "--dry-run")
 	denied(2, "write /cluster/moves/default/n3-a", "drain", "--move", "--dry-run")
+
+	// Of a target that may not write the journal the source says whose turn it is, and the target why.
+	unloaded := make(chan harness.Result)
+	go func() {
+		res, err := nodes["n1"].sidecar.Verb(s.ctx, "unload", "/default/n1-a", "--to", "n3")
+		s.should(err)
+		unloaded <- res
+	}()
+	n3.await("that it may not write", func(st harness.Status) bool {
+		return strings.Contains(st.Summary, "permission denied to write /cluster/moves/default/n1-a: etcdctl role grant-permission ROLE --prefix=true readwrite /cluster/moves/: see docs")
+	})
+	const turn = "n3's turn: it has said nothing: 'holdfast status' at n3, or 'holdfast moves cancel "
+	var id string
+	s.must(harness.Await(s.ctx, bound, "whose turn it is", func(context.Context) (bool, string) {
+		said := nodes["n1"].verb("moves")
+		_, rest, found := strings.Cut(said, turn)
+		id, _, _ = strings.Cut(rest, "'")
+		return found, said
+	}))
+	nodes["n1"].verb("moves", "cancel", id)
+	if res := <-unloaded; res.Exit == 0 || !strings.Contains(res.Stderr, "cancelled") {
+		t.Errorf("unload to who may not write: %+v", res)
+	}
 	all := rightsOfThePage(t, 3)
 	s.grant("hf-n3", "n3", all[:len(all)-1])
 	n3.verb("unload", "/default/n3-a", "--dry-run")

@@ -67,8 +67,9 @@ type Status struct {
 		Saved bool   `json:"saved"`
 		Error string `json:"error"`
 	} `json:"state"`
-	Summary string    `json:"summary"`
-	At      time.Time `json:"at"`
+	Summary  string    `json:"summary"`
+	Severity string    `json:"severity"`
+	At       time.Time `json:"at"`
 }
 
 // Deadline is the end of the lease, by the sidecar's clock.
