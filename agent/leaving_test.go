@@ -230,6 +230,16 @@ func TestABrokerThatMustStopLeavesWhenItsProcessHasEnded(t *testing.T) {
 			}
 		})
 	})
+	t.Run("it is stopped, and etcd is silent for a moment", func(t *testing.T) {
+		inLeaver(t, mustStop, stoppable, func(l *leaver) {
+			l.fails = errors.New("etcd is away")
+			err := l.asks(time.Second, false)
+			l.fails = nil
+			if l.until(l.age() + 3*time.Second); err == nil || l.notes != 1 || l.registered() {
+				t.Errorf("%v, %d notes, registered %v: %s", err, l.notes, l.registered(), l.status().Summary)
+			}
+		})
+	})
 	t.Run("somebody else stops it", func(t *testing.T) {
 		inLeaver(t, mustStop, func(c *config.Config) { c.IKnow = true }, func(l *leaver) {
 			l.seen(os.Getpid())

@@ -406,11 +406,14 @@ func (s *departing) barred() string {
 
 // proved takes up what was proven, and when.
 func (s *departing) proved(e DepartEvent) {
-	if s.Phase == Proving && s.Off == "" {
+	if s.Phase != Proving {
+		return
+	}
+	s.Until = s.f.Now + s.f.LeaveTimeout
+	if s.Off == "" && !s.Stopping { // else it was asked for with the stop
 		s.Off = s.barred()
 	}
 	switch {
-	case s.Phase != Proving:
 	case s.Off != "", e.Err != nil:
 		s.stays(e.Err)
 	case e.Proof.Proven():
@@ -421,7 +424,7 @@ func (s *departing) proved(e DepartEvent) {
 	case s.Stopping:
 		s.stays(nothing("the broker is not proven to serve nothing"))
 	default:
-		s.Phase, s.Until = Awaiting, s.f.Now+s.f.LeaveTimeout
+		s.Phase = Awaiting
 		s.do.Say.Log = fmt.Sprintf("the broker serves nothing and must be stopped now, within %s: it is registered until it has ended", s.f.LeaveTimeout)
 		s.answer(nil)
 	}
@@ -510,8 +513,8 @@ func (s *departing) comeBack(why string) {
 // stop joins the departure under way, or begins one, for the end of the sidecar: what it may note is
 // proven anew. It answers why nothing is noted.
 func (s *departing) stop(DepartEvent) {
-	s.Stopping, s.do.Cancel = true, true
 	why := s.f.bars()
+	s.Stopping, s.do.Cancel = true, why == "" || !s.Gone // the note of an end is not cut short where none follows
 	switch {
 	case s.Planned() && (!s.row().asked || s.f.Mode.Mode == Active):
 		why = ""

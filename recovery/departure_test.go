@@ -197,6 +197,8 @@ func TestDeparturesAsTheyAreTold(t *testing.T) {
 		begins("A stop of the sidecar.").stopped().idle().noted(),
 		begins("A stop of the sidecar whose broker is not proven to serve nothing.").stopped().
 			event("it may serve", DepartEvent{Kind: Proved}),
+		begins("A stop of the sidecar while its broker is restarted, too.").stopped().
+			event("the next process answers, and serves nothing", DepartEvent{Kind: Proved, Proof: FenceQuiesced}, isAnother).noted(),
 		begins("A stop of the sidecar beside a broker that is drained.", isDrained).stopped(),
 		begins("A stop of the sidecar after its broker had ended by itself.", isGone, func(f *DepartFacts) { f.UpAtStop = false }).
 			look("its process has ended").stopped(),
@@ -232,6 +234,8 @@ func TestDeparturesAsTheyAreTold(t *testing.T) {
 		begins("Such a broker is drained meanwhile.").asked().event("it serves nothing, and runs", DepartEvent{Kind: Proved}).look("it is drained", isDrained),
 		begins("Such a broker ends, and etcd is silent for a moment: it is noted while it is held.").asked().event("it serves nothing, and runs", DepartEvent{Kind: Proved}).
 			look("its process has ended", isGone).lostNote().look("at once").look("a second later", tick).noted(),
+		begins("Such a broker is stopped from here while etcd is silent: its last answer counts for a moment yet.").asked().
+			event("it is stopped", DepartEvent{Kind: Proved, Proof: FenceGone}).lostNote().look("at once").look("a second later", isGone, tick).noted(),
 		begins("Nobody would know when such a broker has ended.", func(f *DepartFacts) { f.Unproven = "its process is not seen" }).asked(),
 		begins("Lame duck: a broker ends by its own word.", saysSo).look("it says so").look("it is silent", isSilent, tick).
 			look("its process has ended", isGone).noted().look("the next process answers", isAnother),
@@ -255,6 +259,8 @@ func TestDeparturesAsTheyAreTold(t *testing.T) {
 		begins("A crash of a broker that was cut off leaves no note.", fences, isOff).look("its process has ended", isGone),
 		begins("SIGTERM while a crash is noted.", fences).look("its process has ended", isGone, func(f *DepartFacts) { f.UpAtStop = false }).stopped().
 			event("its process has ended", DepartEvent{Kind: Proved, Proof: FenceGone}).noted(),
+		begins("SIGTERM while a crash is noted, and its process is back: the note is not cut short.", fences).look("its process has ended", isGone).
+			look("the next process answers", isAnother).stopped(),
 		begins("A sidecar finds a process that had left under the one before, until it is another.", isUnknown, func(f *DepartFacts) { f.Leased, f.Held = false, false }).
 			event("it has left", DepartEvent{Kind: LeftFound, Process: "p1", At: time.Hour + time.Minute}).look("a second later", tick).look("the next process answers", isAnother).
 			event("the note of the one before is found, too", DepartEvent{Kind: LeftFound, Process: "p1", At: 2 * time.Hour}),
