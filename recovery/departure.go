@@ -519,12 +519,12 @@ func (s *departing) stop(DepartEvent) {
 	case s.Planned() && (!s.row().asked || s.f.Mode.Mode == Active):
 		why = ""
 	case why != "":
+	case s.f.UpAtStop && (s.Off != "" || !s.ToEnd()):
+		s.Phase, s.Cause, s.Process, s.Off = Proving, CauseStop, s.f.Process, ""
 	case s.ToEnd() || s.Phase == Seen || s.Phase == Noting:
 		s.Phase, s.Gone, s.Off = Proving, false, ""
-	case !s.f.UpAtStop:
-		why = "the broker was not up when the stop was asked for"
 	default:
-		s.Phase, s.Cause, s.Process = Proving, CauseStop, s.f.Process
+		why = "the broker was not up when the stop was asked for"
 	}
 	if s.answer(nil); why != "" {
 		s.answer(nothing(why))

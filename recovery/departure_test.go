@@ -224,6 +224,7 @@ func TestDeparturesAsTheyAreTold(t *testing.T) {
 		begins("SIGTERM while a broker leaves: the sidecar's end goes on with it.").asked().stopped().idle().noted(),
 		begins("SIGTERM while the note is on its way.").asked().idle().stopped().
 			event("its process has ended", DepartEvent{Kind: Proved, Proof: FenceGone}).noted(),
+		begins("SIGTERM while a broker leaves that an operator has activated: a stop of the sidecar, and no more.").asked().activated().stopped().idle().noted(),
 		begins("SIGTERM after a broker has left: that is noted.").left().stopped(),
 		begins("SIGTERM after a broker has left and was drained.").left().look("it is drained", isDrained).stopped(),
 		begins("A broker leaves for the restart of its sidecar, and whoever stops the broker asks, too.").
@@ -258,6 +259,8 @@ func TestDeparturesAsTheyAreTold(t *testing.T) {
 		begins("A crash while etcd refuses the note.", fences).look("its process has ended", isGone).refused().look("a second later", tick),
 		begins("A crash of a broker that was cut off leaves no note.", fences, isOff).look("its process has ended", isGone),
 		begins("SIGTERM while a crash is noted.", fences).look("its process has ended", isGone, func(f *DepartFacts) { f.UpAtStop = false }).stopped().
+			event("its process has ended", DepartEvent{Kind: Proved, Proof: FenceGone}).noted(),
+		begins("One command stops both, and the broker ends first: that is no crash.", fences).look("its process has ended", isGone).stopped().
 			event("its process has ended", DepartEvent{Kind: Proved, Proof: FenceGone}).noted(),
 		begins("SIGTERM while a crash is noted, and its process is back: the note is not cut short.", fences).look("its process has ended", isGone).
 			look("the next process answers", isAnother).stopped(),
