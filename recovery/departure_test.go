@@ -429,3 +429,85 @@ func TestTheTableOfDeparturesIsQuoted(t *testing.T) {
 		t.Errorf("it is to have\n%s", table)
 	}
 }
+
+// Wherever events have brought a departure: once all is well with a process that stays, it is over, and
+// whoever waited has been answered. The end of a sidecar hears whether it is noted.
+func TestEachDepartureComesToItsEnd(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	r := rand.New(rand.NewPCG(seed, 2))
+	for range 1000 {
+		var d Departure
+		var pending DepartKind
+		waiting, f, story := 0, departsWell(), ""
+		var do DepartActs
+		step := func(e DepartEvent) {
+			if e.Kind == Proved || e.Kind == NoteCame {
+				pending = ""
+			}
+			if e.Kind == Asked || e.Kind == AskedBriefly {
+				waiting++
+			}
+			before := d.Phase
+			if d, do = d.Step(e, f); do.Answered {
+				waiting = 0
+			}
+			if do.Prove {
+				pending = Proved
+			}
+			if do.Note {
+				pending = NoteCame
+			}
+			story += fmt.Sprintf("%s: %s -> %s: %s\n", e.Kind, before, d.Phase, do.words())
+			if e.Kind == StopAsked {
+				pending = map[bool]DepartKind{true: Proved}[do.Answer == nil && d.Phase == Proving]
+			} else if held := d.Phase == Proving || d.Phase == Noting; held != (pending != "") && !d.Stopping {
+				t.Fatalf("seed %d: %q is awaited\n%s", seed, pending, story)
+			}
+		}
+		answer := func() {
+			switch pending {
+			case Proved:
+				step([]DepartEvent{{Kind: Proved}, {Kind: Proved, Proof: FenceQuiesced, At: f.Now}, {Kind: Proved, Proof: FenceGone}, {Kind: Proved, Err: errors.New("no")}}[r.IntN(4)])
+			case NoteCame:
+				step([]DepartEvent{{Kind: NoteCame}, {Kind: NoteCame, Err: errors.New("lost")}, {Kind: NoteCame, Err: nothing("drained")}}[r.IntN(3)])
+			}
+		}
+		changes := []func(*DepartFacts){tick, isLate, isSilent, isGone, isAnother, saysSo, isPaused, fences, isRevoked, isOff, isDrained, isUnknown,
+			func(f *DepartFacts) { now := f.Now; *f = departsWell(); f.Now = now }, func(f *DepartFacts) { f.Decided, f.UpAtStop = true, false }}
+		for range r.IntN(25) {
+			changes[r.IntN(len(changes))](&f)
+			switch r.IntN(3) {
+			case 0:
+				answer()
+			case 1:
+				step([]DepartEvent{{Kind: Asked}, {Kind: AskedBriefly}, {Kind: Abandoned, Why: "late"}, {Kind: Activated}, {Kind: LeftFound, Process: f.Process, At: f.Now + time.Minute}}[r.IntN(5)])
+			}
+			step(DepartEvent{Kind: Looked})
+		}
+		if r.IntN(4) == 0 { // the sidecar ends first
+			if step(DepartEvent{Kind: StopAsked}); do.Answer == nil && !d.Planned() {
+				for answer(); pending != ""; {
+					answer()
+				}
+				if !do.Answered || (do.Answer == nil) != d.Planned() {
+					t.Fatalf("seed %d: planned %t, answer %v\n%s", seed, d.Planned(), do.Answer, story)
+				}
+			}
+			continue
+		}
+		process, now := []string{"p1", "p2"}[r.IntN(2)], f.Now
+		for range 12 {
+			f = departsWell()
+			now += time.Minute
+			f.Now, f.Process = now, process
+			answer()
+			step(DepartEvent{Kind: Looked})
+			if !d.Bars(process) {
+				step(DepartEvent{Kind: TakenUp})
+			}
+		}
+		if d.Phase != Staying || waiting > 0 {
+			t.Fatalf("seed %d: %s (%s), %d wait\n%s", seed, d.Phase, d.Cause, waiting, story)
+		}
+	}
+}
