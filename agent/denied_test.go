@@ -1,9 +1,16 @@
 package agent
 
 import (
+	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"holdfast/cluster"
 	etcd "holdfast/cluster/memory"
@@ -63,5 +70,34 @@ func TestWhatEtcdDeniesIsSeen(t *testing.T) {
 	}
 	if got := strings.Join(told, ", "); got != "etcd denied moves, etcd denied registration, etcd over moves, etcd over registration" {
 		t.Errorf("the journal has: %s", got)
+	}
+}
+
+// readOnly is a connection of a user who may write nothing.
+type readOnly struct{ grpc.ClientConnInterface }
+
+func (r readOnly) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
+	if txn, ok := args.(*etcdserverpb.TxnRequest); ok {
+		for _, op := range slices.Concat(txn.Success, txn.Failure) {
+			if op.GetRequestPut() != nil {
+				return status.Error(codes.PermissionDenied, "etcdserver: permission denied")
+			}
+		}
+	}
+	return r.ClientConnInterface.Invoke(ctx, method, args, reply, opts...)
+}
+
+// A right that each topic asks for is one: it does not fill the journal.
+func TestARightThatManyTopicsLackIsToldOnce(t *testing.T) {
+	a, _ := builtWith(t)
+	user := cluster.Over(cluster.Config{Denials: &a.denials}, readOnly{etcd.New(etcd.Config{}).Conn(nil)}, nil)
+	defer user.Close()
+	for i := range 50 {
+		topic := fmt.Sprintf("/n/%d", i)
+		_, _ = user.WriteJournal(t.Context(), nil, cluster.JournalWrite{Key: user.Keys().Move(topic), Topic: topic, Value: []byte("{}")})
+		a.noteDenied()
+	}
+	if events, _ := a.journal.Since(0); len(events) != 1 || len(a.status().Denied) != 1 || !strings.Contains(a.status().Summary, "/cluster/moves/n/49") {
+		t.Errorf("%d events, %+v", len(events), a.status().Denied)
 	}
 }

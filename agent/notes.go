@@ -132,7 +132,7 @@ func (a *agent) noteDenied() {
 	was, now := a.deniedTold, a.denied()
 	a.deniedTold = now
 	for _, d := range slices.Concat(was, now) {
-		same := func(o cluster.Denial) bool { return o.Since.Equal(d.Since) && o.Key == d.Key }
+		same := func(o cluster.Denial) bool { return o.Since.Equal(d.Since) && o.For == d.For && o.Right == d.Right }
 		e := control.Event{Kind: "etcd", From: "denied", To: "over", Reason: d.For, Epoch: a.grant.Epoch, Detail: d.Error}
 		if !slices.ContainsFunc(was, same) {
 			e.From, e.To = "", "denied"

@@ -21,7 +21,7 @@ const deniedLately = 2 * time.Minute
 type Denial struct {
 	For   string    `json:"for"`   // one of Purposes
 	Right string    `json:"right"` // "read" or "write"
-	Key   string    `json:"key"`   // one that ends in a slash: all below it
+	Key   string    `json:"key"`   // the last that was denied; one that ends in a slash: all below it
 	Error string    `json:"error"` // what etcd says, with the command that grants it
 	Since time.Time `json:"since"`
 	Last  time.Time `json:"last"`
@@ -32,7 +32,7 @@ type Denial struct {
 // safe for concurrent use.
 type Denials struct {
 	mu    sync.Mutex
-	open  map[string]Denial // by right and key
+	open  map[string]Denial // by right and what is to be granted: that of many topics is one
 	count map[string]int    // by purpose
 }
 
@@ -45,16 +45,16 @@ func (d *Denials) Look(now time.Time) (open []Denial, count map[string]int) {
 	return slices.SortedFunc(maps.Values(d.open), func(a, b Denial) int { return b.Since.Compare(a.Since) }), maps.Clone(d.count)
 }
 
-func (d *Denials) deny(n Denial) {
+func (d *Denials) deny(granted string, n Denial) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.open == nil {
 		d.open, d.count = map[string]Denial{}, map[string]int{}
 	}
-	if was, open := d.open[n.Right+n.Key]; open {
+	if was, open := d.open[n.Right+granted]; open {
 		n.Since = was.Since
 	}
-	d.open[n.Right+n.Key] = n
+	d.open[n.Right+granted] = n
 	d.count[n.For]++
 }
 
@@ -102,7 +102,7 @@ func (c *Client) denied(ctx context.Context, err error, guards []clientv3.Cmp, o
 	}
 	err = fmt.Errorf("%w to %s %s: etcdctl role grant-permission ROLE %s %s", err, right, key, grant, to)
 	now := time.Now().UTC()
-	c.denials.deny(Denial{c.keys.purpose(key), right, key, err.Error(), now, now})
+	c.denials.deny(to, Denial{c.keys.purpose(key), right, key, err.Error(), now, now})
 	return err
 }
 

@@ -162,6 +162,16 @@ func TestADenialLastsUntilTheRightIsGrantedOrNobodyAsks(t *testing.T) {
 		shows(moves)
 		time.Sleep(time.Nanosecond)
 		shows("")
+		for i := range 100 { // each time another topic is the first that is asked for
+			key := c.keys.Owner(fmt.Sprintf("/n/%d", i))
+			d.lacks["write "+key] = true
+			time.Sleep(5 * time.Second)
+			_, _, _ = c.write(t.Context(), nil, clientv3.OpPut(key, ""))
+		}
+		shows("ownership: write /p/cluster/owners/n/99 for 8m15s; ")
+		clear(d.lacks)
+		_, _, _ = c.write(t.Context(), nil, clientv3.OpPut(c.keys.Owner("/n/99"), ""))
+		shows("")
 	})
 }
 
