@@ -47,11 +47,18 @@ func checkStart(ctx context.Context, c config.Config, who brokerapi.Report, heal
 	f := check.Finding{What: "start"}
 	ctx, cancel := context.WithTimeout(ctx, check.Timeout+recovery.LooksApart(c.RenewInterval))
 	defer cancel()
-	if text, runs := heldNow(ctx, c); runs {
+	t := c.Traits()
+	if text, id, runs := heldNow(ctx, c); runs {
 		f.Text = text
+		switch name := cmp.Or(c.BrokerID, who.Name); {
+		case t.Registers || id == "":
+		case name != "" && name != id:
+			f.Err = control.UsageError(fmt.Errorf("--state-dir %s: it is that of broker %s, and the broker here is %s: give its own", c.StateDir, id, name))
+		case c.Registration == "own":
+			f.Err = deniedNow(ctx, c, id, log)
+		}
 		return f
 	}
-	t := c.Traits()
 	s := start{cfg: c, clock: lease.BootClock, instance: who.Instance, byInstance: t.Registers, localData: t.LocalData}
 	var err error
 	if s.memory, _, err = readMemory(c.StateDir); err != nil {
@@ -94,8 +101,25 @@ func checkStart(ctx context.Context, c config.Config, who brokerapi.Report, heal
 	return s.foretell(ctx, client, log)
 }
 
-// heldNow is what a sidecar holds that runs beside this state directory.
-func heldNow(ctx context.Context, c config.Config) (text string, runs bool) {
+// deniedNow is the right that etcd would deny to the next start; nil: none.
+func deniedNow(ctx context.Context, c config.Config, id string, log *slog.Logger) error {
+	client, err := cluster.Open(c.Cluster(), log)
+	if err != nil {
+		return control.UsageError(err)
+	}
+	defer client.Close()
+	seen, err := client.Snapshot(ctx, id)
+	if err == nil {
+		err = client.MayRegister(ctx, seen)
+	}
+	if !cluster.Denied(err) { // what else is wrong with etcd is another finding
+		return nil
+	}
+	return control.EtcdError(c, err)
+}
+
+// heldNow is what a sidecar holds that runs beside this state directory, and its broker.
+func heldNow(ctx context.Context, c config.Config) (text, id string, runs bool) {
 	ctx, cancel := context.WithTimeout(ctx, check.Timeout)
 	defer cancel()
 	var st control.Status
@@ -110,11 +134,11 @@ func heldNow(ctx context.Context, c config.Config) (text string, runs bool) {
 		if d := st.Decided; d != nil {
 			text += fmt.Sprintf(", decided by %s: %s; otherwise: %s", d.Row, d.Why, d.Otherwise)
 		}
-		return text, true
+		return text, st.BrokerID, true
 	case pid != 0:
-		return fmt.Sprintf("a sidecar runs (process %d) and does not say what it holds: %v", pid, err), true
+		return fmt.Sprintf("a sidecar runs (process %d) and does not say what it holds: %v", pid, err), "", true
 	}
-	return "", false
+	return "", "", false
 }
 
 // observe gathers what this host shows of the broker.

@@ -9,6 +9,7 @@ import (
 
 	"holdfast/agent/config"
 	"holdfast/agent/control"
+	"holdfast/cluster"
 	"holdfast/probes"
 	"holdfast/recovery"
 	"holdfast/recovery/topics"
@@ -77,11 +78,33 @@ func (a *agent) leaveByOrder(ctx context.Context, o leaveOrder) (control.Status,
 	if o.TimeoutSeconds > 0 {
 		timeout = time.Duration(o.TimeoutSeconds * float64(time.Second))
 	}
+	if err := a.mayBeNoted(ctx); err != nil {
+		return control.Status{}, err
+	}
 	if err := a.leaveNow(ctx, timeout, o.Wait, o.WithSidecar); err != nil {
 		return control.Status{}, err
 	}
 	_ = a.saveNow() // the next sidecar is to know it; that it failed, the saver tells
 	return a.status(), nil
+}
+
+// mayBeNoted looks, before anything is withdrawn, whether etcd shows what the note will rest on. Where none
+// begins now nobody is asked.
+func (a *agent) mayBeNoted(ctx context.Context) error {
+	var who cluster.Who
+	if err := a.inLoop(ctx, func() {
+		if a.attachment == recovery.Attached && a.mode.Mode == recovery.Active && !a.departing.HoldsBack() && a.shadow == nil && a.presence == nil {
+			who = a.departureNow(recovery.DepartActs{}).who
+		}
+	}); err != nil || who.Name == "" {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, noteTimeout)
+	defer cancel()
+	if _, err := a.main.SnapshotOf(ctx, who); err != nil {
+		return fmt.Errorf("the broker does not leave, and nothing was withdrawn: %w", control.EtcdError(a.cfg, err))
+	}
+	return nil
 }
 
 // beginLeaving is called in the loop. briefly: the sidecar is stopped next, and perhaps not the

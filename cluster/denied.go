@@ -94,7 +94,7 @@ func (c *Client) denied(ctx context.Context, err error, guards []clientv3.Cmp, o
 	}
 	right, key := rightOf(left[0])
 	to, grant := c.keys.granted(key, right == "write"), "read"
-	if right == "write" { // and what is written is read, too
+	if right == "write" || key == c.keys.Era() { // and what is written is read, too; who finds nobody registered writes the era
 		grant = "readwrite"
 	}
 	if strings.HasSuffix(to, "/") {

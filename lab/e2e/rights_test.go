@@ -169,6 +169,21 @@ func (n *node) saysWhatIsDenied(role, keys string) {
 			n.t.Errorf("the page is told %s, %v", text, err)
 		}
 	}
+	// What would be denied is found before anything is withdrawn, also beside a sidecar that runs.
+	left, err := n.sidecar.Verb(n.ctx, "leave")
+	n.must(err)
+	bin, err := harness.Build(harness.Holdfast)
+	n.must(err)
+	checked, err := harness.RunHoldfast(n.ctx, bin, append([]string{"check"}, n.sidecar.Args()[1:]...)...)
+	n.must(err)
+	for verb, res := range map[string]harness.Result{"leave": left, "check": checked} {
+		if res.Exit == 0 || !strings.Contains(res.Stdout+res.Stderr, "permission denied to read "+keys) {
+			n.t.Errorf("%s: %+v", verb, res)
+		}
+	}
+	if st, err := n.sidecar.Status(n.ctx); err != nil || !st.Ready.OK || !strings.Contains(left.Stderr, "nothing was withdrawn") {
+		n.t.Errorf("after a leave that etcd would not note: %s; %+v", st.Summary, left)
+	}
 	n.awaitEvent(from, "etcd", "denied")
 	n.must(harness.Await(n.ctx, bound, "more than one request denied", func(context.Context) (bool, string) {
 		now := denied()
