@@ -234,12 +234,12 @@ func (a *agent) step() error {
 	a.tendGuard() // before the reconciler may load
 	a.name(id, verdict)
 	a.noteInstance(who)
-	a.forgetFormer(who.Instance)
 	a.publishLife(who) // before the gate opens: the registrar decides by it
 	a.remindRegistrar(who)
 	a.tendIllness(verdict)
 	a.setGate(verdict)
 	a.order()
+	a.forgetFormer(who.Instance) // after the orders: what is listed anew is not acted on before the decision
 	a.letIn()
 	a.orderPlacer()
 	a.assertMode()
