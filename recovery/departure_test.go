@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"holdfast/internal/testseed"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -278,7 +280,7 @@ func TestDeparturesAsTheyAreTold(t *testing.T) {
 // not held, nothing revoked but after a note, nothing taken up while a note is on its way, and a look
 // that is repeated finds nothing to do.
 func TestDeparturesUnderRandomEvents(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
+	seed := testseed.Value()
 	r := rand.New(rand.NewPCG(seed, 1))
 	for range 1000 {
 		var d Departure
@@ -415,6 +417,37 @@ func TestDeparturesAtTheVeryMoment(t *testing.T) {
 	}
 }
 
+// Of what may be noted when a process ends, the first of the table is.
+func TestWhyTheEndOfAProcessIsNoted(t *testing.T) {
+	for _, row := range []struct {
+		leaves, paused, fences bool
+		cause                  Cause
+		said                   string
+	}{
+		{cause: ""},
+		{fences: true, cause: CauseCrash},
+		{paused: true, cause: CausePause, said: "its process has ended during a maintenance pause"},
+		{paused: true, fences: true, cause: CausePause, said: "its process has ended during a maintenance pause"},
+		{leaves: true, paused: true, fences: true, cause: CauseOwnWord, said: "it said that it leaves, and its process has ended"},
+	} {
+		f := departsWell()
+		f.Paused, f.FencesItself = row.paused, row.fences
+		var d Departure
+		if row.leaves {
+			saysSo(&f)
+			d, _ = d.Step(DepartEvent{Kind: Looked}, f)
+		}
+		isGone(&f)
+		d, do := d.Step(DepartEvent{Kind: Looked}, f)
+		if d.Cause != row.cause || do.Note != (row.cause != "") || do.Crash != (row.cause == CauseCrash) {
+			t.Errorf("%+v: %s, to be done %+v", row, d.Cause, do)
+		}
+		if _, do = d.Step(DepartEvent{Kind: NoteCame}, f); do.Say.Detail != row.said {
+			t.Errorf("%+v: %q", row, do.Say.Detail)
+		}
+	}
+}
+
 // docs/concepts.md quotes the table.
 func TestTheTableOfDeparturesIsQuoted(t *testing.T) {
 	page, err := os.ReadFile("../docs/concepts.md")
@@ -433,7 +466,7 @@ func TestTheTableOfDeparturesIsQuoted(t *testing.T) {
 // Wherever events have brought a departure: once all is well with a process that stays, it is over, and
 // whoever waited has been answered. The end of a sidecar hears whether it is noted.
 func TestEachDepartureComesToItsEnd(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
+	seed := testseed.Value()
 	r := rand.New(rand.NewPCG(seed, 2))
 	for range 1000 {
 		var d Departure

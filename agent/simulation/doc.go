@@ -90,6 +90,6 @@
 // simulated are the drivers and brokers themselves, etcd's own behaviour (lab/clustertest
 // holds package memory against a real one), gRPC, the kernel's part of a stop and of the
 // guard, adopted registrations, hands that place topics beside the sidecars (rendezvous),
-// and processes that end in the middle of one write to the disk. Mutations (make mutate) say
+// and processes that end in the middle of one write to the disk. Mutations (make mutate-simulation) say
 // how much of the rules the checks would notice.
 package simulation

@@ -16,7 +16,7 @@ import (
 )
 
 var (
-	mutate   = flag.String("mutate", "", "run the mutations whose name matches; \".\" is all (make mutate)")
+	mutate   = flag.String("mutate", "", "run the mutations whose name matches; \".\" is all (make mutate-simulation)")
 	mutateTo = flag.Int("mutate-schedules", 600, "after how many schedules a mutant has survived")
 )
 
@@ -203,7 +203,7 @@ const tries = 3
 // again, and expects it to fail.
 func TestEveryMutantIsCaught(t *testing.T) {
 	if *mutate == "" {
-		t.Skip("takes minutes: make mutate")
+		t.Skip("takes minutes: make mutate-simulation")
 	}
 	which := regexp.MustCompile(*mutate)
 	for _, m := range mutations {
