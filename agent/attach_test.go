@@ -442,7 +442,7 @@ func lifeOf(t *testing.T, can kind, change func(c *config.Config), past, claim f
 		l.dataDir = probes.NewDataDir("", nil, false, quiet)
 		l.reconciler = l.newReconciler(topics.ReconcilerSettings{Concurrency: 16, LoadTimeout: 30 * time.Second, AuditInterval: 30 * time.Second}, l, reg)
 		l.steerer = l.newSteerer(reg)
-		l.reconciler.SetAssigned(true, []string{telltale}, nil)
+		l.reconciler.SetAssigned(1, true, []string{telltale}, nil)
 		l.registrar = &registrar{}
 		l.keeper = lease.NewKeeper(lease.Settings{Timing: c.Timing(), RestartGrace: c.RestartGrace, Clock: l.clock, Classify: classify, Classes: failureClasses()}, l, l, 0, quiet, reg)
 		l.ranAt(time.Now())
@@ -615,7 +615,7 @@ func TestDetachedLoopsSkipWork(t *testing.T) {
 		l.becomes(recovery.Detached, time.Minute)
 		l.until(l.age() + time.Second)
 		loads := l.loads
-		l.reconciler.SetAssigned(false, []string{"/tenant-a/more"}, nil)
+		l.reconciler.SetAssigned(1, false, []string{"/tenant-a/more"}, nil)
 		l.reconciler.Kick()
 		l.until(l.age() + 10*time.Minute)
 		if l.loads != loads || l.serving {

@@ -130,7 +130,7 @@ func (a *agent) assignmentsSeen(id string, u cluster.Update) {
 	if id != a.ids.assigned.now() || u.Full && u.Revision < a.assignedFrom {
 		return // read before we were registered; the next list is asked for already
 	}
-	a.setAssigned(u.Full, puts, deletes)
+	a.setAssigned(u.Revision, u.Full, puts, deletes)
 	a.noteIgnored(u, strange)
 	if a.traits.LocalData {
 		a.reconciler.SetSince(puts, since)

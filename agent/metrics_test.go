@@ -207,7 +207,7 @@ func TestNoTopicIsALabel(t *testing.T) {
 	ended := make(chan error)
 	go func() { ended <- a.reconciler.Run(ctx) }()
 	defer func() { cancel(); <-ended }()
-	a.reconciler.SetAssigned(true, []string{telltale, "/tenant-a/other"}, nil)
+	a.reconciler.SetAssigned(1, true, []string{telltale, "/tenant-a/other"}, nil)
 	a.reconciler.SetOrders(recovery.Orders{Epoch: 1, Mode: recovery.Active, Attached: true, Instance: "i"})
 	bound := time.After(patience)
 	for p := a.reconciler.Snapshot(); p.Failed == 0; p = a.reconciler.Snapshot() {

@@ -130,8 +130,8 @@ func (a *agent) setOrders(o recovery.Orders) {
 // setAssigned tells which topics are assigned here. The reconciler comes first: what is
 // not wanted any more loses its claim, by which the reconciler knows what we gave away
 // ourselves.
-func (a *agent) setAssigned(full bool, puts, deletes []string) {
-	a.reconciler.SetAssigned(full, puts, deletes)
+func (a *agent) setAssigned(revision int64, full bool, puts, deletes []string) {
+	a.reconciler.SetAssigned(revision, full, puts, deletes)
 	if a.ownership != nil {
 		a.ownership.SetWanted(full, puts, deletes)
 	}

@@ -144,17 +144,17 @@ func TestASecondBrokerTakesATopicAtTheMomentItsLockEnds(t *testing.T) {
 		a, b := owners[0], owners[1]
 		a.register(time.Minute)
 		b.register(time.Hour)
-		a.setAssigned(true, []string{"/n/t"}, nil)
+		a.setAssigned(1, true, []string{"/n/t"}, nil)
 		after(time.Second)
-		b.setAssigned(true, []string{"/n/t", "/n/u"}, nil)
+		b.setAssigned(1, true, []string{"/n/t", "/n/u"}, nil)
 		after(5 * time.Second)
 		a.wantServed("/n/t")
 		b.wantServed("/n/u")
 		if has := b.topics(); len(has) != 2 || has[0].State != topics.TopicElsewhere || !strings.Contains(has[0].Error, "broker a") {
 			t.Errorf("b tells of %+v, want the first held elsewhere, by broker a", has)
 		}
-		a.setAssigned(false, nil, []string{"/n/t"}) // moved on purpose
-		after(1200 * time.Millisecond)              // an orphan settles for a second
+		a.setAssigned(1, false, nil, []string{"/n/t"}) // moved on purpose
+		after(1200 * time.Millisecond)                 // an orphan settles for a second
 		a.wantServed()
 		b.wantServed("/n/t", "/n/u")
 	})
@@ -165,7 +165,7 @@ func TestAfterALostSessionTopicsAreOwnedAgainOrGivenUp(t *testing.T) {
 		a, b := owners[0], owners[1]
 		a.register(10 * time.Second)
 		b.register(time.Hour)
-		a.setAssigned(true, []string{"/n/free", "/n/ours", "/n/taken"}, nil)
+		a.setAssigned(1, true, []string{"/n/free", "/n/ours", "/n/taken"}, nil)
 		after(5 * time.Second)
 		a.wantServed("/n/free", "/n/ours", "/n/taken")
 
@@ -173,7 +173,7 @@ func TestAfterALostSessionTopicsAreOwnedAgainOrGivenUp(t *testing.T) {
 		a.grant = lease.Grant{}
 		a.setOrders(a.orders(false))
 		after(6 * time.Second)
-		b.setAssigned(true, []string{"/n/taken"}, nil)
+		b.setAssigned(1, true, []string{"/n/taken"}, nil)
 		after(time.Second)
 		b.wantServed("/n/taken")
 		a.register(time.Hour)
@@ -205,9 +205,9 @@ func TestALockIsTakenAtOnceAfterItsWatchWasLost(t *testing.T) {
 		a, b := owners[0], owners[1]
 		a.register(time.Hour)
 		b.register(time.Hour)
-		a.setAssigned(true, []string{"/n/t"}, nil)
+		a.setAssigned(1, true, []string{"/n/t"}, nil)
 		after(time.Second)
-		b.setAssigned(true, []string{"/n/t"}, nil)
+		b.setAssigned(1, true, []string{"/n/t"}, nil)
 		after(10 * time.Second) // the retry window is over
 		s.EndWatches(errors.New("etcd closed the stream"))
 		after(time.Second) // b reads the lock and watches again

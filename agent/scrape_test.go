@@ -51,7 +51,7 @@ func scrapable(t testing.TB, served, missing []string) http.Handler {
 	ended := make(chan error, 1)
 	go func() { ended <- a.reconciler.Run(ctx) }()
 	t.Cleanup(func() { cancel(); <-ended })
-	a.reconciler.SetAssigned(true, append(slices.Clone(served[:len(served)/2]), missing...), nil)
+	a.reconciler.SetAssigned(1, true, append(slices.Clone(served[:len(served)/2]), missing...), nil)
 	a.reconciler.SetOrders(recovery.Orders{Epoch: 1, Mode: recovery.Active, Attached: true, Instance: "i"})
 	bound := time.After(patience)
 	for p := a.reconciler.Snapshot(); p.Served+p.Orphan < len(served) || p.Failed < len(missing); p = a.reconciler.Snapshot() {

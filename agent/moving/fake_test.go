@@ -53,7 +53,7 @@ type side struct {
 	told     []moves.Phase
 	held     []string
 	heldTold int
-	unmoved  []string // that SetAssigned was told to be gone
+	unmoved  []string // that SetElsewhere was told of
 	busy     bool     // something else is asked of the broker
 	foreign  bool     // locks are of others
 	foreseen error    // what would fail once a topic is withdrawn
@@ -227,8 +227,12 @@ func (s *side) SetHeld(topics []string) {
 	s.change(func() { s.held = topics; s.heldTold++ })
 }
 
-func (s *side) SetAssigned(_ bool, _, deletes []string) {
-	s.change(func() { s.unmoved = append(s.unmoved, deletes...) })
+func (s *side) SetElsewhere(topic string, _ int64) {
+	s.change(func() {
+		if !slices.Contains(s.unmoved, topic) {
+			s.unmoved = append(s.unmoved, topic)
+		}
+	})
 }
 
 func (s *side) Calm(string) (calm, ours bool) {

@@ -453,7 +453,7 @@ func TestATopicThatOthersAssignMeanwhileIsLeftToThem(t *testing.T) {
 
 // The answer to our own write may come after the watch has told what others made of it.
 func TestWhatIsHeardLateOfAMoveThatIsOverIsNoMove(t *testing.T) {
-	w := New(Settings{Me: func() string { return "b" }}, nil, nil, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	w := New(Settings{Me: func() string { return "b" }}, nil, &side{}, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
 	m := moves.Move{ID: "m1", Topic: "/n/t", From: "a", To: "b", Phase: moves.Draining, Planned: &moves.Extent{}}
 	w.learn(m.Topic, m.Value(), 5)
 	over := m
@@ -463,5 +463,59 @@ func TestWhatIsHeardLateOfAMoveThatIsOverIsNoMove(t *testing.T) {
 	w.learn(m.Topic, m.Value(), 6)
 	if u := w.own[m.Topic]; u != nil {
 		t.Errorf("it is carried on in %s", u.Phase)
+	}
+}
+
+// Journals and assignments are watched one beside the other: the end of a hold may be heard before the
+// assignment has gone.
+func TestAJournalSaysWhoseTheTopicWas(t *testing.T) {
+	handedOver := map[moves.Phase]time.Time{moves.Switched: time.Now()}
+	write := func(id, from, to string, p moves.Phase, change func(m *moves.Move)) []byte {
+		m := moves.Move{ID: id, Topic: topic, From: from, To: to, Phase: p, Planned: &moves.Extent{}, Sealed: &moves.Extent{}}
+		if change != nil {
+			change(&m)
+		}
+		return m.Value()
+	}
+	copied := write("m1", "a", "b", moves.Copied, nil)
+	for _, row := range []struct {
+		name      string
+		was, now  []byte
+		elsewhere bool // for a
+	}{
+		{"handed over", copied, write("m1", "a", "b", moves.Switched, nil), true},
+		{"done", copied, write("m1", "a", "b", moves.Done, nil), true},
+		{"failed after the handover", copied, write("m1", "a", "b", moves.Failed, func(m *moves.Move) { m.Since = handedOver }), true},
+		{"the same, heard by a sidecar that has just begun", nil, write("m1", "a", "b", moves.Failed, func(m *moves.Move) { m.Since = handedOver }), true},
+		{"failed before the handover", copied, write("m1", "a", "b", moves.Failed, nil), false},
+		{"undone", copied, write("m1", "a", "b", moves.Returned, nil), false},
+		{"taken by others", copied, write("m1", "a", "b", moves.Failed, func(m *moves.Move) { m.Taken = true }), true},
+		{"moved on by the next", copied, write("m2", "b", "c", moves.Pending, nil), true},
+		{"on its way back", copied, write("m2", "b", "a", moves.Copied, nil), true},
+		{"moved back", copied, write("m2", "b", "a", moves.Switched, nil), false},
+		{"cannot be read", copied, []byte("{"), true},
+		{"deleted", copied, nil, true},
+		{"of others", nil, write("m1", "b", "c", moves.Switched, nil), false},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			a := &side{}
+			client := cluster.Over(cluster.Config{}, memory.New(memory.Config{}).Conn(nil), slog.New(slog.DiscardHandler))
+			defer client.Close()
+			w := New(Settings{Me: func() string { return "a" }}, client, a, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel()
+			key := client.Keys().Move(topic)
+			for i, value := range [][]byte{row.was, row.now} {
+				u := cluster.Update{Full: true, Revision: int64(5 + i)}
+				if value != nil {
+					u.Puts = []cluster.KV{{Key: key, Value: value, ModRevision: u.Revision}}
+				}
+				w.take(ctx, u)
+			}
+			w.tasks.Wait()
+			if told := len(a.unmoved) > 0; told != row.elsewhere {
+				t.Errorf("told that it is elsewhere: %t, want %t; held %q", told, row.elsewhere, a.held)
+			}
+		})
 	}
 }

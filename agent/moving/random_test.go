@@ -302,7 +302,7 @@ func (n *node) start() {
 				}
 				return topics
 			}
-			n.rec.SetAssigned(u.Full, names(u.PutKeys()), names(u.Deletes))
+			n.rec.SetAssigned(u.Revision, u.Full, names(u.PutKeys()), names(u.Deletes))
 		}, nil)
 	}
 	for _, run := range []func(context.Context) error{n.rec.Run, n.worker.Run, assignments} {

@@ -44,8 +44,9 @@ const (
 type Topics interface {
 	// SetHeld names those that are being moved, all of them.
 	SetHeld(topics []string)
-	// SetAssigned names some whose assignment has come or gone.
-	SetAssigned(full bool, puts, deletes []string)
+	// SetElsewhere tells that a topic was not assigned here at that revision: what is known of an older
+	// one does not count.
+	SetElsewhere(topic string, revision int64)
 	// Calm: no call about the topic is under way; ours: it may be served here, by its lock.
 	Calm(topic string) (calm, ours bool)
 	// Kick has the broker listed.
@@ -188,6 +189,7 @@ func (w *Worker) take(ctx context.Context, update cluster.Update) {
 		if gone && u.revision <= update.Revision { // it may be older than what we wrote ourselves
 			w.log.Warn("the journal of a move was deleted by others: nothing is done about it any more",
 				"topic", topic, "move", u.ID, "phase", u.Phase)
+			w.topics.SetElsewhere(topic, update.Revision) // nothing says whose it is
 			w.drop(topic)
 		}
 	}
@@ -215,6 +217,9 @@ func (w *Worker) learn(topic string, value []byte, revision int64) {
 	m, err := moves.Parse(topic, value)
 	if was != nil || m.Of(w.set.Me()) != moves.Neither {
 		w.learnt[topic] = revision
+		if err != nil || m.Owner() != w.set.Me() { // before the hold may end: what is known of assignments may be older
+			w.topics.SetElsewhere(topic, revision)
+		}
 	}
 	switch {
 	case err != nil:
@@ -230,9 +235,6 @@ func (w *Worker) learn(topic string, value []byte, revision int64) {
 		w.drain.further = time.Now()
 		w.own[topic] = &under{Move: m, revision: revision, heard: time.Now(), changed: make(chan struct{})}
 	default:
-		if m.From == w.set.Me() && m.Phase.HandedOver() && !was.Phase.HandedOver() {
-			w.topics.SetAssigned(false, nil, []string{topic}) // or it is loaded once more when the hold ends, if that was not heard yet
-		}
 		anew := was.Phase != m.Phase
 		if anew || m.Moved > was.Moved {
 			w.drain.further = time.Now()

@@ -38,9 +38,12 @@ func (m Move) Of(broker string) Side {
 	return Neither
 }
 
-// Owner is the broker that the topic is assigned to while the move goes on.
+// Owner is the broker that the topic was assigned to when the journal was written; empty: others had taken it.
 func (m Move) Owner() string {
-	if m.Phase.HandedOver() {
+	switch {
+	case m.Taken:
+		return ""
+	case m.Phase.HandedOver() || !m.Since[Switched].IsZero(): // one that has failed since, too
 		return m.To
 	}
 	return m.From

@@ -311,6 +311,13 @@ func TestWhoHoldsATopicWhileItMoves(t *testing.T) {
 			t.Errorf("%s: assigned to %s", p, m.Owner())
 		}
 	}
+	over := moveIn(Failed)
+	if over.Since = map[Phase]time.Time{Switched: time.Now()}; over.Owner() != "b" {
+		t.Errorf("failed after it was handed over: assigned to %s", over.Owner())
+	}
+	if over.Taken = true; over.Owner() != "" {
+		t.Errorf("taken by others: assigned to %s", over.Owner())
+	}
 	if m := moveIn(Pending); m.Of("a") != Source || m.Of("b") != Target || m.Of("c") != Neither {
 		t.Error("sides")
 	}

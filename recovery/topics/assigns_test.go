@@ -19,7 +19,7 @@ func assigning() ReconcilerSettings {
 func TestWhatAClusterAssignsItselfIsWanted(t *testing.T) {
 	b := newFakeBroker("/n/a", "/n/b")
 	inWorld(t, assigning(), b, func(w *world) {
-		w.SetAssigned(true, []string{"/n/in-etcd"}, nil)
+		w.SetAssigned(1, true, []string{"/n/in-etcd"}, nil)
 		w.SetOrders(attached)
 		w.after(time.Second)
 		p := w.Snapshot()
@@ -41,7 +41,7 @@ func TestWhatAClusterAssignsItselfIsWanted(t *testing.T) {
 func TestWhatAFormerProcessServedIsForgottenAndNothingIsDoneAboutIt(t *testing.T) {
 	b := newFakeBroker("/n/a")
 	inWorld(t, testSettings, b, func(w *world) {
-		w.SetAssigned(true, []string{"/n/a"}, nil)
+		w.SetAssigned(1, true, []string{"/n/a"}, nil)
 		w.SetOrders(attached)
 		w.after(time.Second)
 		if p := w.Snapshot(); p.Served != 1 || !p.ServedKnown {

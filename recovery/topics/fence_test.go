@@ -26,7 +26,7 @@ func TestFenceQuiescesEverythingAndStaysFenced(t *testing.T) {
 	b.latency = 10 * time.Millisecond
 	inWorld(t, testSettings, b, func(w *world) {
 		w.SetOrders(attached)
-		w.SetAssigned(true, append(all, "/n/unseen"), nil)
+		w.SetAssigned(1, true, append(all, "/n/unseen"), nil)
 		w.after(time.Second)
 		begin := time.Now()
 		n, err := w.fence(2 * time.Second)
@@ -70,7 +70,7 @@ func TestFenceIsReleasedOnlyByAttachingAnew(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			inWorld(t, testSettings, newFakeBroker(), func(w *world) {
 				w.SetOrders(attached)
-				w.SetAssigned(true, []string{"/n/a"}, nil)
+				w.SetAssigned(1, true, []string{"/n/a"}, nil)
 				w.after(time.Second)
 				if _, err := w.fence(time.Second); err != nil {
 					t.Fatal(err)
@@ -103,7 +103,7 @@ func TestFenceIsNotUndoneByALateLoad(t *testing.T) {
 			b.deaf = 10 * time.Second
 			inWorld(t, testSettings, b, func(w *world) {
 				w.SetOrders(attached)
-				w.SetAssigned(true, []string{"/n/a", "/n/old"}, nil)
+				w.SetAssigned(1, true, []string{"/n/a", "/n/old"}, nil)
 				w.after(time.Second)
 				if _, err := w.fence(row.bound); (err != nil) != row.fails {
 					t.Errorf("fence: %v, want an error: %v", err, row.fails)
@@ -159,7 +159,7 @@ func TestWhatAFenceProves(t *testing.T) {
 			}
 			inWorld(t, testSettings, b, func(w *world) {
 				w.SetOrders(attached)
-				w.SetAssigned(true, append([]string{"/n/new"}, all...), nil)
+				w.SetAssigned(1, true, append([]string{"/n/new"}, all...), nil)
 				w.after(time.Second)
 				b.set(func() { delete(b.serving, "/n/new"); row.sick(b) })
 				begin := time.Now()
@@ -197,7 +197,7 @@ func TestAFenceThatIsFinishedAfterTheBrokerWasAttachedAnewDoesNotHoldIt(t *testi
 	b := newFakeBroker()
 	inWorld(t, testSettings, b, func(w *world) {
 		w.SetOrders(attached)
-		w.SetAssigned(true, []string{"/n/a"}, nil)
+		w.SetAssigned(1, true, []string{"/n/a"}, nil)
 		w.after(time.Second)
 		w.SetOrders(detached)
 		fence := w.BeginFence()
@@ -219,7 +219,7 @@ func TestOrdersThatAttachDuringAFenceWaitForItsEnd(t *testing.T) {
 	b := newFakeBroker(all...)
 	inWorld(t, testSettings, b, func(w *world) {
 		w.SetOrders(attached)
-		w.SetAssigned(true, all, nil)
+		w.SetAssigned(1, true, all, nil)
 		w.after(time.Second)
 		b.set(func() { b.latency = time.Second })
 		w.SetOrders(detached)

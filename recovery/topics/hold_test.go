@@ -20,7 +20,7 @@ func TestATopicThatIsBeingMovedIsNeitherLoadedNorTakenForAStray(t *testing.T) {
 	inWorld(t, movingSettings(), b, func(w *world) {
 		w.SetHeld([]string{"/n/coming", "/n/going"}) // to us, and from us
 		w.SetOrders(attached)
-		w.SetAssigned(true, []string{"/n/going", "/n/a"}, nil)
+		w.SetAssigned(1, true, []string{"/n/going", "/n/a"}, nil)
 		w.after(time.Minute)
 		if p := w.Snapshot(); p.GateOpenedBy != GateComplete || p.Elsewhere != 1 {
 			t.Errorf("gate opened by %q, %d elsewhere; want what is held not to be waited for", p.GateOpenedBy, p.Elsewhere)
@@ -46,18 +46,59 @@ func TestATopicThatWasMovedHereIsGivenTimeToBeAssigned(t *testing.T) {
 	inWorld(t, movingSettings(), b, func(w *world) {
 		w.SetHeld([]string{"/n/t"})
 		w.SetOrders(attached)
-		w.SetAssigned(true, nil, nil)
+		w.SetAssigned(1, true, nil, nil)
 		w.after(time.Hour)
 		b.set(func() { b.serving["/n/t"] = true }) // by the move
 		w.SetHeld(nil)
 		w.after(recovery.SettleTime / 2)
-		w.SetAssigned(false, []string{"/n/t"}, nil)
+		w.SetAssigned(1, false, []string{"/n/t"}, nil)
 		w.after(time.Minute)
 		w.wantServed("/n/t")
 		if b.quiesces["/n/t"]+b.loads["/n/t"] > 0 {
 			t.Errorf("loads %v, quiesces %v", b.loads, b.quiesces)
 		}
 	})
+}
+
+// Whose it is by the journal of a move counts more than an assignment that was heard of before, or is
+// heard of late; what came later counts more than the journal.
+func TestATopicThatWasMovedAwayIsNotLoadedOnAnOlderAssignment(t *testing.T) {
+	there := []string{"/n/t"}
+	for name, row := range map[string]struct {
+		hear   func(w *world)
+		loaded bool
+	}{
+		"nothing more is heard":                {func(*world) {}, false},
+		"it goes":                              {func(w *world) { w.SetAssigned(8, false, nil, there) }, false},
+		"an older change comes late":           {func(w *world) { w.SetAssigned(8, false, there, nil) }, false},
+		"an older list comes late":             {func(w *world) { w.SetAssigned(9, true, there, nil) }, false},
+		"an older list comes an hour late":     {func(w *world) { w.after(time.Hour); w.SetAssigned(9, true, there, nil) }, false},
+		"a younger list has it":                {func(w *world) { w.SetAssigned(10, true, there, nil) }, true},
+		"it comes back":                        {func(w *world) { w.SetAssigned(11, false, there, nil) }, true},
+		"a backup was restored":                {func(w *world) { w.SetAssigned(3, true, there, nil) }, true},
+		"it was heard of later than the moves": {func(w *world) { w.SetAssigned(12, true, there, nil); w.SetElsewhere("/n/t", 11) }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newFakeBroker()
+			inWorld(t, movingSettings(), b, func(w *world) {
+				w.SetHeld(there)
+				w.SetOrders(attached)
+				w.SetAssigned(7, true, there, nil)
+				w.after(time.Minute)
+				w.SetElsewhere("/n/t", 10)
+				w.SetHeld(nil)
+				w.after(time.Minute)
+				if b.loads["/n/t"] > 0 {
+					t.Fatal("loaded at the end of the hold")
+				}
+				row.hear(w)
+				w.after(time.Minute)
+				if loaded := b.loads["/n/t"] > 0; loaded != row.loaded {
+					t.Errorf("loaded: %t, want %t", loaded, row.loaded)
+				}
+			})
+		})
+	}
 }
 
 func TestATopicThatIsBeingMovedIsWithdrawnByADrainAndByAFence(t *testing.T) {
@@ -78,7 +119,7 @@ func TestATopicThatIsBeingMovedIsWithdrawnByADrainAndByAFence(t *testing.T) {
 			inWorld(t, movingSettings(), b, func(w *world) {
 				w.SetHeld([]string{"/n/t"})
 				w.SetOrders(attached)
-				w.SetAssigned(true, []string{"/n/t"}, nil)
+				w.SetAssigned(1, true, []string{"/n/t"}, nil)
 				w.after(time.Second)
 				w.wantServed("/n/t")
 				end(w)
@@ -113,7 +154,7 @@ func TestWhatAMoveAsksOfATopic(t *testing.T) {
 				w.SetOrders(attached)
 				w.after(time.Second)
 				b.set(func() { b.latency = 10 * time.Second })
-				w.SetAssigned(true, []string{"/n/t"}, nil)
+				w.SetAssigned(1, true, []string{"/n/t"}, nil)
 				w.SetClaims(row.claims)
 				w.after(5 * time.Second)
 				loading := b.loads["/n/t"] > 0

@@ -22,7 +22,7 @@ func TestATopicThatCannotLoadNeverBlocksTheOthers(t *testing.T) {
 			row.bad(b, all[0])
 			inWorld(t, testSettings, b, func(w *world) {
 				w.SetOrders(attached)
-				w.SetAssigned(true, all, nil)
+				w.SetAssigned(1, true, all, nil)
 				w.after(2 * time.Second) // 2,000 × 2 ms ÷ 3 free workers = 1.3 s
 				if p := w.Snapshot(); p.Served != 1_999 || p.Missing != 1 {
 					t.Fatalf("progress %+v; want all but one served", p)
@@ -54,9 +54,9 @@ func TestTopicsThatHangForEverLeaveRoomForNewOnes(t *testing.T) {
 	}
 	inWorld(t, testSettings, b, func(w *world) {
 		w.SetOrders(attached)
-		w.SetAssigned(true, bad, nil)
+		w.SetAssigned(1, true, bad, nil)
 		w.after(20 * time.Minute)
-		w.SetAssigned(false, []string{"/n/good"}, nil)
+		w.SetAssigned(1, false, []string{"/n/good"}, nil)
 		w.after(time.Second)
 		w.wantServed("/n/good")
 	})
@@ -67,7 +67,7 @@ func TestRetriesBackOffToThirtySeconds(t *testing.T) {
 	b.loadErr["/n/a"] = errRefused
 	inWorld(t, testSettings, b, func(w *world) {
 		w.SetOrders(attached)
-		w.SetAssigned(true, []string{"/n/a"}, nil)
+		w.SetAssigned(1, true, []string{"/n/a"}, nil)
 		w.after(10 * time.Minute)
 		times := b.loadTimes["/n/a"]
 		nominal := initialBackoff
@@ -92,7 +92,7 @@ func TestNoMoreCallsAtATimeThanTheConcurrency(t *testing.T) {
 	b.latency = 10 * time.Millisecond
 	inWorld(t, testSettings, b, func(w *world) {
 		w.SetOrders(attached)
-		w.SetAssigned(true, names("t", 100), nil)
+		w.SetAssigned(1, true, names("t", 100), nil)
 		w.after(300 * time.Millisecond) // 100 × 10 ms ÷ 4, and the listing
 		if p := w.Snapshot(); p.Served != 100 || b.maxFlying != 4 {
 			t.Errorf("served %d with at most %d calls at a time; want 100 and 4", p.Served, b.maxFlying)

@@ -303,7 +303,7 @@ func (o *owners) stand(s Standing, mode recovery.Mode, attached bool) {
 }
 
 func (o *owners) assign(full bool, puts, deletes []string) {
-	o.SetAssigned(full, puts, deletes)
+	o.SetAssigned(1, full, puts, deletes)
 	o.own.SetWanted(full, puts, deletes)
 }
 

@@ -453,7 +453,7 @@ func TestALoadThatWaitsForItsTurnIsWithdrawnWithTheClaim(t *testing.T) {
 	s.OwnershipLocks, s.Concurrency = true, 1
 	inWorld(t, s, b, func(w *world) {
 		w.SetOrders(attached)
-		w.SetAssigned(true, names("t", 3), nil)
+		w.SetAssigned(1, true, names("t", 3), nil)
 		for _, topic := range names("t", 3) {
 			w.SetClaims([]TopicClaim{{Topic: topic, Claim: recovery.ClaimOurs}})
 		}

@@ -112,6 +112,7 @@ type Reconciler struct {
 	conflicts     []string // topics found served here and owned by another, not told yet
 	failed        map[*topic]struct{}
 	assignedKnown bool
+	assignedAt    int64 // the store revision of what was told of them last
 	movesKnown    bool
 	moving        []string // that SetHeld was told of
 	lost          lostTopics
@@ -190,8 +191,9 @@ func (r *Reconciler) lookAnew(now time.Time) {
 }
 
 // SetAssigned takes a change of the assignments. full replaces the whole set by
-// puts; changes that come before the first full set are ignored, since it holds them.
-func (r *Reconciler) SetAssigned(full bool, puts, deletes []string) {
+// puts; changes that come before the first full set are ignored, since it holds them. They are
+// as of that revision of the store.
+func (r *Reconciler) SetAssigned(revision int64, full bool, puts, deletes []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.settings.Assigns || !full && !r.assignedKnown {
@@ -205,10 +207,34 @@ func (r *Reconciler) SetAssigned(full bool, puts, deletes []string) {
 		}
 		r.unassign(t, now)
 	}
+	back := full && revision < r.assignedAt // a backup was restored
 	for _, name := range puts {
-		r.assign(r.topic(name, now), now, first)
+		if t := r.topic(name, now); t.elsewhere <= revision || back {
+			t.elsewhere = 0
+			r.assign(t, now, first)
+		}
 	}
-	r.assignedKnown = true
+	r.assignedKnown, r.assignedAt = true, revision
+	r.planSpaced(now)
+	r.changed(now)
+	r.poke()
+}
+
+// SetElsewhere tells that a topic was not assigned here at that revision of the store, whatever was told
+// of an older one, or is yet. A change that comes late, or the next full set, says what it was since.
+func (r *Reconciler) SetElsewhere(name string, revision int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.settings.Assigns || revision <= r.assignedAt {
+		return
+	}
+	now := time.Now()
+	t := r.topic(name, now)
+	if t.elsewhere = revision; !t.Assigned {
+		return
+	}
+	r.unassign(t, now)
+	r.setWant(t, actNone)
 	r.planSpaced(now)
 	r.changed(now)
 	r.poke()
@@ -396,11 +422,13 @@ type topic struct {
 	due     int // index among the waiting
 	record  []byte
 	since   int64 // store revision since when it is assigned here; 0: not told
-	err     string
-	refused bool   // err is for good
-	undone  bool   // quiesced after a load that outlived a fence
-	unsure  bool   // a load failed or was dropped, and the broker was not listed since
-	owner   string // who holds the lock, when another does
+	// elsewhere is a store revision at which it was not assigned here; what is older says nothing.
+	elsewhere int64
+	err       string
+	refused   bool   // err is for good
+	undone    bool   // quiesced after a load that outlived a fence
+	unsure    bool   // a load failed or was dropped, and the broker was not listed since
+	owner     string // who holds the lock, when another does
 }
 
 func byName(a, b *topic) int { return cmp.Compare(a.name, b.name) }

@@ -13,7 +13,7 @@ import (
 func TestGateWaitsForTheQuarantineOfOrphans(t *testing.T) {
 	inWorld(t, testSettings, newFakeBroker("/n/ours", "/n/given-away"), func(w *world) {
 		w.SetOrders(attached)
-		w.SetAssigned(true, []string{"/n/ours"}, nil)
+		w.SetAssigned(1, true, []string{"/n/ours"}, nil)
 		w.after(recovery.SettleTime - time.Millisecond)
 		if p := w.Snapshot(); p.Reconciled || p.Orphan != 1 {
 			t.Errorf("progress %+v; want the gate closed while the orphan is served", p)
@@ -30,7 +30,7 @@ func TestGateOpensAfterLoadTimeoutWithoutProgressAndWarnsOnce(t *testing.T) {
 	b.loadErr["/n/bad"] = errRefused
 	inWorld(t, testSettings, b, func(w *world) {
 		w.SetOrders(attached)
-		w.SetAssigned(true, []string{"/n/bad", "/n/good"}, nil)
+		w.SetAssigned(1, true, []string{"/n/bad", "/n/good"}, nil)
 		w.after(testSettings.LoadTimeout - time.Millisecond)
 		if w.Snapshot().Reconciled {
 			t.Error("open before the timeout")
@@ -55,7 +55,7 @@ func TestGateDoesNotWaitForWhatCannotLoadForGood(t *testing.T) {
 	b.loadErr["/n/slow"] = errRefused
 	inWorld(t, testSettings, b, func(w *world) {
 		w.SetOrders(attached)
-		w.SetAssigned(true, []string{"/n/bad", "/n/good", "/n/slow"}, nil)
+		w.SetAssigned(1, true, []string{"/n/bad", "/n/good", "/n/slow"}, nil)
 		w.after(time.Second)
 		if p := w.Snapshot(); p.Reconciled || p.Served != 1 {
 			t.Errorf("progress %+v; want the gate closed: one of them may load yet", p)
@@ -81,7 +81,7 @@ func TestProgressKeepsTheGateFromTimingOut(t *testing.T) {
 	s.Concurrency = 1
 	inWorld(t, s, b, func(w *world) {
 		w.SetOrders(attached)
-		w.SetAssigned(true, names("t", 20), nil)
+		w.SetAssigned(1, true, names("t", 20), nil)
 		w.after(20*time.Second + 19*20*time.Second) // the listing, then one at a time
 		if p := w.Snapshot(); p.Reconciled {
 			t.Errorf("open with %d of 20 served, although one came every 20 s", p.Served)
@@ -115,10 +115,10 @@ func TestGateClosesForANewStartupAndOnlyThen(t *testing.T) {
 			b := newFakeBroker("/n/a")
 			inWorld(t, testSettings, b, func(w *world) {
 				w.SetOrders(attached)
-				w.SetAssigned(true, []string{"/n/a"}, nil)
+				w.SetAssigned(1, true, []string{"/n/a"}, nil)
 				w.after(time.Second)
 				b.set(func() { b.latency = time.Second })
-				w.SetAssigned(false, []string{"/n/later"}, nil)
+				w.SetAssigned(1, false, []string{"/n/later"}, nil)
 				w.SetOrders(row.orders)
 				if got := !w.Snapshot().Reconciled; got != row.closes {
 					t.Errorf("closed %v, want %v, before SetOrders returned", got, row.closes)

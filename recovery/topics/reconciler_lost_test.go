@@ -20,15 +20,15 @@ func TestATopicThatWasServedHereBeforeAndIsMadeAnewIsTold(t *testing.T) {
 		{"lost before this sidecar began", 6, func(*fakeBroker, *world) {}, []string{"/n/a"}},
 		{"parked", 0, func(b *fakeBroker, w *world) { b.set(func() { delete(b.serving, "/n/a"); b.quiesced["/n/a"] = true }) }, nil},
 		{"assigned since", 0, func(b *fakeBroker, w *world) {
-			w.SetAssigned(false, []string{"/n/c"}, nil)
+			w.SetAssigned(1, false, []string{"/n/c"}, nil)
 			w.SetSince([]string{"/n/c"}, []int64{9})
 		}, nil},
 		{"taken away, deleted, and assigned anew", 0, func(b *fakeBroker, w *world) {
-			w.SetAssigned(false, nil, []string{"/n/a"})
+			w.SetAssigned(1, false, nil, []string{"/n/a"})
 			w.after(time.Minute)
 			b.set(func() { delete(b.serving, "/n/a"); delete(b.quiesced, "/n/a") })
 			w.after(time.Minute)
-			w.SetAssigned(false, []string{"/n/a"}, nil)
+			w.SetAssigned(1, false, []string{"/n/a"}, nil)
 			w.SetSince([]string{"/n/a"}, []int64{12})
 		}, nil},
 		{"on other data", 0, func(b *fakeBroker, w *world) { b.set(func() { clear(b.serving) }); w.SetWhole(0) }, nil},
@@ -38,7 +38,7 @@ func TestATopicThatWasServedHereBeforeAndIsMadeAnewIsTold(t *testing.T) {
 			inWorld(t, testSettings, b, func(w *world) {
 				w.SetWhole(c.whole)
 				w.SetOrders(attached)
-				w.SetAssigned(true, []string{"/n/a", "/n/b"}, nil)
+				w.SetAssigned(1, true, []string{"/n/a", "/n/b"}, nil)
 				w.SetSince([]string{"/n/a", "/n/b"}, []int64{5, 8})
 				w.after(2 * time.Minute)
 				if p := w.Snapshot(); p.Whole != 8 {

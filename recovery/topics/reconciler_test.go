@@ -18,7 +18,7 @@ func TestMissingTopicsAreLoadedWithTheirRecords(t *testing.T) {
 	inWorld(t, testSettings, b, func(w *world) {
 		w.rec.none = "/n/bare"
 		w.SetOrders(attached)
-		w.SetAssigned(true, []string{"/n/a", "/n/bare", "/n/there"}, nil)
+		w.SetAssigned(1, true, []string{"/n/a", "/n/bare", "/n/there"}, nil)
 		w.after(5 * time.Second)
 		w.wantServed("/n/a", "/n/bare", "/n/there")
 		if b.records["/n/a"] != "record of /n/a" || b.records["/n/bare"] != "" {
@@ -42,7 +42,7 @@ func TestStoreErrorIsNotAbsence(t *testing.T) {
 	inWorld(t, testSettings, b, func(w *world) {
 		w.rec.set(errors.New("etcd has no leader"))
 		w.SetOrders(attached)
-		w.SetAssigned(true, []string{"/n/a"}, nil)
+		w.SetAssigned(1, true, []string{"/n/a"}, nil)
 		w.after(20 * time.Second)
 		if b.loads["/n/a"] != 0 {
 			t.Fatal("loaded without its record although the record could not be read")
@@ -63,7 +63,7 @@ func TestWhatCannotBeReadIsShownAndLeftAlone(t *testing.T) {
 	b := newFakeBroker("/n/a")
 	inWorld(t, testSettings, b, func(w *world) {
 		w.SetOrders(attached)
-		w.SetAssigned(true, []string{"/n/a"}, nil)
+		w.SetAssigned(1, true, []string{"/n/a"}, nil)
 		w.after(time.Second)
 		b.set(func() { b.unreadable = []string{`"odd"`} })
 		w.Kick()
@@ -91,7 +91,7 @@ func TestABrokerThatCannotBeListedKeepsTheLastView(t *testing.T) {
 	b := newFakeBroker("/n/a", "/n/orphan")
 	inWorld(t, testSettings, b, func(w *world) {
 		w.SetOrders(attached)
-		w.SetAssigned(true, []string{"/n/a", "/n/orphan"}, nil)
+		w.SetAssigned(1, true, []string{"/n/a", "/n/orphan"}, nil)
 		w.after(time.Second)
 		b.set(func() { b.listErr = errors.New("admin port closed") })
 		w.Kick()
@@ -108,7 +108,7 @@ func TestABrokerThatCannotBeListedKeepsTheLastView(t *testing.T) {
 		if n := strings.Count(w.log.String(), "cannot be listed"); n != 1 {
 			t.Errorf("logged %d times, want once", n)
 		}
-		w.SetAssigned(false, []string{"/n/new"}, nil)
+		w.SetAssigned(1, false, []string{"/n/new"}, nil)
 		w.after(time.Second)
 		w.wantServed("/n/a", "/n/new", "/n/orphan")
 	})
@@ -119,7 +119,7 @@ func TestLoadInFlightIsDroppedAfterDetach(t *testing.T) {
 	b.deaf = 5 * time.Second
 	inWorld(t, testSettings, b, func(w *world) {
 		w.SetOrders(attached)
-		w.SetAssigned(true, names("t", 10), nil)
+		w.SetAssigned(1, true, names("t", 10), nil)
 		w.after(time.Second)
 		if p := w.Snapshot(); p.Loading != 4 {
 			t.Fatalf("%d loading, want 4", p.Loading)
@@ -163,7 +163,7 @@ func TestLoadsInFlightAreCancelledByNewOrders(t *testing.T) {
 			}
 			inWorld(t, testSettings, b, func(w *world) {
 				w.SetOrders(attached)
-				w.SetAssigned(true, all, nil)
+				w.SetAssigned(1, true, all, nil)
 				w.after(time.Second)
 				b.set(func() { clear(b.hangs) })
 				w.SetOrders(row.orders)
@@ -189,7 +189,7 @@ func TestDrainedBrokerServesNothing(t *testing.T) {
 	b.serving["/n/orphan"] = true
 	inWorld(t, testSettings, b, func(w *world) {
 		w.SetOrders(attached)
-		w.SetAssigned(true, all, nil)
+		w.SetAssigned(1, true, all, nil)
 		w.after(recovery.SettleTime + 100*time.Millisecond)
 		if !w.Snapshot().Reconciled {
 			t.Fatal("not reconciled before the drain")
@@ -224,7 +224,7 @@ func TestDrainingLoadsNothingAndStillQuarantines(t *testing.T) {
 		o := attached
 		o.Mode = recovery.Draining
 		w.SetOrders(o)
-		w.SetAssigned(true, []string{"/n/a", "/n/missing"}, nil)
+		w.SetAssigned(1, true, []string{"/n/a", "/n/missing"}, nil)
 		w.after(time.Minute)
 		w.wantServed("/n/a")
 		if p := w.Snapshot(); p.Reconciled || p.Quarantined != 1 {
@@ -237,16 +237,16 @@ func TestAnOrphanIsQuarantinedAfterTheSettleTime(t *testing.T) {
 	b := newFakeBroker("/n/a", "/n/b")
 	inWorld(t, testSettings, b, func(w *world) {
 		w.SetOrders(attached)
-		w.SetAssigned(true, []string{"/n/a", "/n/b"}, nil)
+		w.SetAssigned(1, true, []string{"/n/a", "/n/b"}, nil)
 		w.after(5 * time.Second)
-		w.SetAssigned(false, nil, []string{"/n/b"})
+		w.SetAssigned(1, false, nil, []string{"/n/b"})
 		w.after(recovery.SettleTime / 2)
-		w.SetAssigned(false, []string{"/n/b"}, nil) // it comes back in time
+		w.SetAssigned(1, false, []string{"/n/b"}, nil) // it comes back in time
 		w.after(time.Minute)
 		if _, loads, quiesces := b.totals(); loads+quiesces != 0 {
 			t.Errorf("%d loads, %d quiesces, want none", loads, quiesces)
 		}
-		w.SetAssigned(false, nil, []string{"/n/b"})
+		w.SetAssigned(1, false, nil, []string{"/n/b"})
 		w.after(recovery.SettleTime - time.Millisecond)
 		w.wantServed("/n/a", "/n/b")
 		if p := w.Snapshot(); p.Orphan != 1 {
@@ -260,7 +260,7 @@ func TestAnOrphanIsQuarantinedAfterTheSettleTime(t *testing.T) {
 		if got := w.Topics(); !slices.Equal(got, []TopicState{{Topic: "/n/a", State: TopicServed}, {Topic: "/n/b", State: TopicQuarantined}}) {
 			t.Errorf("topics %v", got)
 		}
-		w.SetAssigned(false, []string{"/n/b"}, nil)
+		w.SetAssigned(1, false, []string{"/n/b"}, nil)
 		w.after(100 * time.Millisecond)
 		w.wantServed("/n/a", "/n/b")
 	})
@@ -269,7 +269,7 @@ func TestAnOrphanIsQuarantinedAfterTheSettleTime(t *testing.T) {
 func TestWhatAMoveHoldsIsNotCountedAsAStray(t *testing.T) {
 	b := newFakeBroker("/n/a", "/n/b")
 	inWorld(t, testSettings, b, func(w *world) {
-		w.SetAssigned(true, []string{"/n/a"}, nil)
+		w.SetAssigned(1, true, []string{"/n/a"}, nil)
 		w.SetOrders(attached)
 		w.SetHeld([]string{"/n/b"})
 		b.set(func() { delete(b.serving, "/n/b"); b.quiesced["/n/b"] = true }) // it is sealed, or a copy
@@ -296,9 +296,9 @@ func TestALoadThatEndsAfterItsTopicWasUnassignedIsQuarantined(t *testing.T) {
 	b.latency = 5 * time.Second
 	inWorld(t, testSettings, b, func(w *world) {
 		w.SetOrders(attached)
-		w.SetAssigned(true, []string{"/n/a"}, nil)
+		w.SetAssigned(1, true, []string{"/n/a"}, nil)
 		w.after(6 * time.Second)
-		w.SetAssigned(false, nil, []string{"/n/a"})
+		w.SetAssigned(1, false, nil, []string{"/n/a"})
 		w.after(10 * time.Second)
 		w.wantServed()
 	})
@@ -308,7 +308,7 @@ func TestTopicsAreListedEveryAuditIntervalAndOnKick(t *testing.T) {
 	b := newFakeBroker("/n/a")
 	inWorld(t, testSettings, b, func(w *world) {
 		w.SetOrders(attached)
-		w.SetAssigned(true, []string{"/n/a"}, nil)
+		w.SetAssigned(1, true, []string{"/n/a"}, nil)
 		w.after(10*testSettings.AuditInterval + time.Second)
 		if n, _, _ := b.totals(); n != 11 {
 			t.Errorf("listed %d times in ten intervals, want 11", n)
@@ -327,11 +327,11 @@ func TestPutsOneByOneAreCoalesced(t *testing.T) {
 	b := newFakeBroker()
 	inWorld(t, testSettings, b, func(w *world) {
 		w.SetOrders(attached)
-		w.SetAssigned(true, nil, nil)
+		w.SetAssigned(1, true, nil, nil)
 		w.after(time.Second)
 		all := names("t", 1000)
 		for _, name := range all {
-			w.SetAssigned(false, []string{name}, nil)
+			w.SetAssigned(1, false, []string{name}, nil)
 			time.Sleep(time.Millisecond)
 		}
 		w.after(5 * time.Second)
@@ -350,7 +350,7 @@ func TestABrokerRestartIsListedAtOnce(t *testing.T) {
 	b := newFakeBroker(all...)
 	inWorld(t, testSettings, b, func(w *world) {
 		w.SetOrders(attached)
-		w.SetAssigned(true, all, nil)
+		w.SetAssigned(1, true, all, nil)
 		w.after(time.Second)
 		b.set(func() { clear(b.serving); b.latency = time.Millisecond })
 		o := attached
@@ -371,13 +371,13 @@ func TestAListingDoesNotUndoWhatWasDoneMeanwhile(t *testing.T) {
 	b := newFakeBroker("/n/orphan")
 	inWorld(t, testSettings, b, func(w *world) {
 		w.SetOrders(attached)
-		w.SetAssigned(true, []string{"/n/orphan"}, nil)
+		w.SetAssigned(1, true, []string{"/n/orphan"}, nil)
 		w.after(5 * time.Second)
 		b.set(func() { b.latency = 5 * time.Second })
 		w.Kick() // the broker answers in 5 s, with what it has now: the orphan alone
 		w.after(time.Millisecond)
 		b.set(func() { b.latency = 0 })
-		w.SetAssigned(false, []string{"/n/a"}, []string{"/n/orphan"})
+		w.SetAssigned(1, false, []string{"/n/a"}, []string{"/n/orphan"})
 		w.after(time.Minute)
 		if b.loads["/n/a"] != 1 || b.quiesces["/n/orphan"] != 1 {
 			t.Errorf("%d loads, %d quiesces, want one each", b.loads["/n/a"], b.quiesces["/n/orphan"])
@@ -390,7 +390,7 @@ func TestAListingOfTheOldBrokerProcessIsDropped(t *testing.T) {
 	b.listDeaf = 5 * time.Second
 	inWorld(t, testSettings, b, func(w *world) {
 		w.SetOrders(attached)
-		w.SetAssigned(true, []string{"/n/a"}, nil)
+		w.SetAssigned(1, true, []string{"/n/a"}, nil)
 		w.after(time.Second)
 		o := attached
 		o.Instance = "b"
@@ -408,7 +408,7 @@ func TestChangesAreSignalledAtMostEvery100Milliseconds(t *testing.T) {
 	b.latency = time.Millisecond
 	inWorld(t, testSettings, b, func(w *world) {
 		w.SetOrders(attached)
-		w.SetAssigned(true, names("t", 4000), nil) // 1 s of loading
+		w.SetAssigned(1, true, names("t", 4000), nil) // 1 s of loading
 		var last time.Time
 		for n := 0; !w.Snapshot().Reconciled; n++ {
 			<-w.Changes()
@@ -433,7 +433,7 @@ func TestCountsAlwaysEqualWhatAPlanCounts(t *testing.T) {
 	all := names("t", 40)
 	inWorld(t, testSettings, b, func(w *world) {
 		o := attached
-		w.SetAssigned(true, all[:20], nil)
+		w.SetAssigned(1, true, all[:20], nil)
 		for step := range 2000 {
 			topic := all[rng.IntN(len(all))]
 			switch rng.IntN(13) {
@@ -448,11 +448,11 @@ func TestCountsAlwaysEqualWhatAPlanCounts(t *testing.T) {
 			case 3:
 				o.Instance = fmt.Sprint(rng.IntN(3))
 			case 4, 5:
-				w.SetAssigned(false, []string{topic}, nil)
+				w.SetAssigned(1, false, []string{topic}, nil)
 			case 6:
-				w.SetAssigned(false, nil, []string{topic})
+				w.SetAssigned(1, false, nil, []string{topic})
 			case 7:
-				w.SetAssigned(true, all[rng.IntN(20):][:20], nil)
+				w.SetAssigned(1, true, all[rng.IntN(20):][:20], nil)
 			case 8:
 				b.set(func() { b.loadErr[topic] = errRefused })
 			case 9:
@@ -482,7 +482,7 @@ func TestCountsAlwaysEqualWhatAPlanCounts(t *testing.T) {
 		// Whatever happened: in the end the broker is as etcd asks.
 		b.set(func() { clear(b.loadErr) })
 		w.SetHeld(nil)
-		w.SetAssigned(true, all[:25], nil)
+		w.SetAssigned(1, true, all[:25], nil)
 		w.SetOrders(recovery.Orders{Epoch: o.Epoch + 1, Mode: recovery.Active, Attached: true, Instance: "end"})
 		w.after(3 * time.Minute)
 		w.Confirm()

@@ -9,7 +9,7 @@ func TestANewRateHoldsFromTheNextLoad(t *testing.T) {
 	s := testSettings
 	s.Rate = 1
 	inWorld(t, s, newFakeBroker(), func(w *world) {
-		w.SetAssigned(true, names("t", 100), nil)
+		w.SetAssigned(1, true, names("t", 100), nil)
 		w.SetOrders(attached)
 		w.after(10 * time.Second)
 		if n := len(w.b.served()); n < 9 || n > 12 {
@@ -30,7 +30,7 @@ func TestANewConcurrencyHoldsForWhatBegins(t *testing.T) {
 	s := testSettings
 	s.Concurrency = 8
 	inWorld(t, s, b, func(w *world) {
-		w.SetAssigned(true, names("t", 100), nil)
+		w.SetAssigned(1, true, names("t", 100), nil)
 		w.SetOrders(attached)
 		w.after(3500 * time.Millisecond)
 		s.Concurrency = 2
@@ -58,7 +58,7 @@ func TestAShorterAuditIntervalEndsThePauseUnderWay(t *testing.T) {
 	s := testSettings
 	s.AuditInterval = time.Hour
 	inWorld(t, s, newFakeBroker(), func(w *world) {
-		w.SetAssigned(true, names("t", 1), nil)
+		w.SetAssigned(1, true, names("t", 1), nil)
 		w.SetOrders(attached)
 		w.after(time.Minute)
 		before, _, _ := w.b.totals()

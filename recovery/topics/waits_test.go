@@ -16,8 +16,8 @@ func TestNothingIsTouchedUntilEverythingIsKnownAndAllowed(t *testing.T) {
 		return o
 	}
 	mode := func(m recovery.Mode) recovery.Orders { return orders(func(o *recovery.Orders) { o.Mode = m }) }
-	read := func(w *world) { w.SetAssigned(true, []string{"/n/a"}, nil) }
-	changes := func(w *world) { w.SetAssigned(false, []string{"/n/put"}, []string{"/n/stray"}) }
+	read := func(w *world) { w.SetAssigned(1, true, []string{"/n/a"}, nil) }
+	changes := func(w *world) { w.SetAssigned(1, false, []string{"/n/put"}, []string{"/n/stray"}) }
 	for _, row := range []struct {
 		name   string
 		orders recovery.Orders
@@ -68,13 +68,13 @@ func TestNothingIsTouchedUntilEverythingIsKnownAndAllowed(t *testing.T) {
 
 func TestAPauseTakesNothingAwayAndClosesNoGate(t *testing.T) {
 	inWorld(t, testSettings, newFakeBroker("/n/a"), func(w *world) {
-		w.SetAssigned(true, []string{"/n/a"}, nil)
+		w.SetAssigned(1, true, []string{"/n/a"}, nil)
 		w.SetOrders(attached)
 		w.after(time.Second)
 		paused := attached
 		paused.Paused = true
 		w.SetOrders(paused)
-		w.SetAssigned(false, nil, []string{"/n/a"})
+		w.SetAssigned(1, false, nil, []string{"/n/a"})
 		w.after(time.Hour)
 		w.wantServed("/n/a")
 		if !w.Snapshot().Reconciled {
@@ -94,19 +94,19 @@ func TestAMassChangeWaitsForAWord(t *testing.T) {
 		atOnce  int    // topics that may go before
 		left    []string
 	}{
-		{"all at once", false, func(w *world) { w.SetAssigned(true, nil, nil) }, "100 of 100 topics lost their assignment", 0, nil},
+		{"all at once", false, func(w *world) { w.SetAssigned(1, true, nil, nil) }, "100 of 100 topics lost their assignment", 0, nil},
 		{"one by one", false, func(w *world) {
 			for _, name := range all { // the window holds them all
-				w.SetAssigned(false, nil, []string{name})
+				w.SetAssigned(1, false, nil, []string{name})
 				time.Sleep(20 * time.Millisecond)
 			}
 		}, "topics lost their assignment", 51, nil},
-		{"a word that came before it", false, func(w *world) { w.Confirm(); w.SetAssigned(true, nil, nil) }, "100 of 100", 0, nil},
-		{"what it serves at first is not assigned", true, func(w *world) { w.SetAssigned(true, nil, nil) }, "100 of 100 served topics are not assigned here", 0, nil},
-		{"deleted by others", false, func(w *world) { w.SetAssigned(false, nil, all[:80]) }, "80 of 100", 0, all[80:]},
+		{"a word that came before it", false, func(w *world) { w.Confirm(); w.SetAssigned(1, true, nil, nil) }, "100 of 100", 0, nil},
+		{"what it serves at first is not assigned", true, func(w *world) { w.SetAssigned(1, true, nil, nil) }, "100 of 100 served topics are not assigned here", 0, nil},
+		{"deleted by others", false, func(w *world) { w.SetAssigned(1, false, nil, all[:80]) }, "80 of 100", 0, all[80:]},
 		{"moved away", false, func(w *world) {
 			w.SetHeld(all[:80])
-			w.SetAssigned(false, nil, all[:80])
+			w.SetAssigned(1, false, nil, all[:80])
 			w.b.set(func() {
 				for _, name := range all[:80] {
 					delete(w.b.serving, name)
@@ -114,12 +114,12 @@ func TestAMassChangeWaitsForAWord(t *testing.T) {
 			})
 			w.SetHeld(nil)
 		}, "", 0, all[80:]},
-		{"half of them", false, func(w *world) { w.SetAssigned(false, nil, all[:50]) }, "", 50, all[50:]},
+		{"half of them", false, func(w *world) { w.SetAssigned(1, false, nil, all[:50]) }, "", 50, all[50:]},
 		{"three quarters, where nine tenths may go", false, func(w *world) {
 			s := movingSettings()
 			s.MassChangeShare = 0.9
 			w.Tune(s)
-			w.SetAssigned(false, nil, all[:75])
+			w.SetAssigned(1, false, nil, all[:75])
 		}, "", 75, all[75:]},
 	} {
 		t.Run(row.name, func(t *testing.T) {
@@ -127,7 +127,7 @@ func TestAMassChangeWaitsForAWord(t *testing.T) {
 				w.SetHeld(nil)
 				w.SetOrders(attached)
 				if !row.stray {
-					w.SetAssigned(true, all, nil)
+					w.SetAssigned(1, true, all, nil)
 				}
 				w.after(time.Minute)
 				row.happens(w)
@@ -153,11 +153,11 @@ func TestAssignmentsThatComeBackEndTheWait(t *testing.T) {
 	all := names("t", 100)
 	inWorld(t, testSettings, newFakeBroker(all...), func(w *world) {
 		w.SetOrders(attached)
-		w.SetAssigned(true, all, nil)
+		w.SetAssigned(1, true, all, nil)
 		w.after(time.Minute)
-		w.SetAssigned(true, nil, nil)
+		w.SetAssigned(1, true, nil, nil)
 		w.after(time.Hour)
-		w.SetAssigned(true, all, nil)
+		w.SetAssigned(1, true, all, nil)
 		w.after(time.Minute)
 		if p := w.Snapshot(); p.GuardTripped || p.Served != 100 {
 			t.Errorf("%+v", p)

@@ -37,7 +37,7 @@ func openReconciler(ctx context.Context, p plan, s *harness.NATS, _ jetstream.Je
 	}
 	r := topics.NewReconciler(topics.ReconcilerSettings{Concurrency: p.concurrency, LoadTimeout: 30 * time.Second, AuditInterval: 30 * time.Second, MassChangeShare: 0.5},
 		listed{b}, noRecords{}, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
-	r.SetAssigned(true, nil, nil)
+	r.SetAssigned(1, true, nil, nil)
 	r.SetOrders(recovery.Orders{Epoch: 1, Mode: recovery.Active, Attached: true, Instance: "bench"})
 	run, stop := context.WithCancel(ctx)
 	ended := make(chan struct{})
@@ -47,7 +47,7 @@ func openReconciler(ctx context.Context, p plan, s *harness.NATS, _ jetstream.Je
 	}()
 	load := func(ctx context.Context, topics []string) error {
 		want := r.Snapshot().Served + len(topics)
-		r.SetAssigned(false, topics, nil)
+		r.SetAssigned(1, false, topics, nil)
 		tick := time.NewTicker(time.Millisecond)
 		defer tick.Stop()
 		for {
