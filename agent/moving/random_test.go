@@ -302,6 +302,9 @@ func (n *node) start() {
 				}
 				return topics
 			}
+			if n.f.roll(4) == 0 { // what goes on is heard late, while journals are heard at once
+				time.Sleep(time.Duration(n.f.roll(5000)) * time.Millisecond)
+			}
 			n.rec.SetAssigned(u.Revision, u.Full, names(u.PutKeys()), names(u.Deletes))
 		}, nil)
 	}
