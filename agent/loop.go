@@ -42,7 +42,8 @@ type loopState struct {
 	askedBoot    string // broker process for which the startup decision was asked
 	losses       int
 	conflict     string
-	gate         bool
+	gate         bool   // the lease is renewed
+	rests        string // why it is not; empty: it is
 	detachedBy   recovery.Why
 	cutFrom      time.Time // see life
 	cutOver      int64     // see life
@@ -237,7 +238,7 @@ func (a *agent) step() error {
 	a.publishLife(who) // before the gate opens: the registrar decides by it
 	a.remindRegistrar(who)
 	a.tendIllness(verdict)
-	a.setGate(verdict)
+	a.orderLease(verdict)
 	a.order()
 	a.forgetFormer(who.Instance) // after the orders: what is listed anew is not acted on before the decision
 	a.letIn()
@@ -288,35 +289,29 @@ func (a *agent) remindRegistrar(who brokerapi.Report) {
 	}
 }
 
-// setGate ties the renewal to the broker's life; one that is ill has it while it is held. An
-// unknown verdict changes nothing, but that one which is there and refuses us keeps what it still
-// has. A broker that is proven to have ended has none, also while its last answer still counts,
-// as it does for a sidecar that was frozen.
-func (a *agent) setGate(verdict probes.Verdict) {
-	switch verdict {
-	case probes.Up:
-		who, _ := a.identity.get()
-		a.gate = !a.overdue(who.Instance) && a.brokerID != "" && (a.dataDir.Path() == "" || a.dataDir.Snapshot().State != probes.DirUnknown) && (a.gate || a.dataSeen(who.Instance))
-	case probes.Down:
-		a.gate = a.endsUnderLease(verdict) || a.illness.held() != ""
-	case probes.Unknown: // but where a registration is one process's own, or its loss stops nobody
-		a.gate = a.gate || a.identity.unseen.Load() && a.brokerThere() && a.brokerID != "" && a.keeper.View().Validity.HeldAt(a.clock()) &&
-			!a.traits.Registers && !a.fencesItself()
+// orderLease has the lease renewed, or not.
+func (a *agent) orderLease(verdict probes.Verdict) {
+	order, why := recovery.OrderLease(a.renewalFacts(verdict))
+	a.gate, a.rests = order == recovery.Renew, ""
+	if !a.gate {
+		a.rests = why
 	}
-	if who, _ := a.identity.get(); a.gate && (a.brokerGone() || a.departing.GivenUp() && a.departing.Process == who.Instance) {
-		a.gate = false
-	}
-	a.forbear() // first: a gate that closes starts the grace
+	a.keeper.Forbear(order != recovery.Rests) // first: a gate that closes starts the grace
 	a.keeper.SetGate(a.gate)
 }
 
-// forbear keeps the lease of a broker that is down from being revoked while recovery is
-// paused, and while its process is seen to live: that one may only hang, and serve when
-// it comes to itself. The ladder stops it at the fence point, if it can be stopped. That of one
-// whose storage fences it is revoked only after the note of its crash; one that was stopped at the
-// fence point has none, and its lease runs out.
-func (a *agent) forbear() {
-	a.keeper.Forbear(a.runsOut() || a.departing.OwesNote(a.fencesItself()) || a.paused() || a.brokerTarget().Pid != 0 || a.ails(a.verdict))
+func (a *agent) renewalFacts(verdict probes.Verdict) recovery.RenewalFacts {
+	who, _ := a.identity.get()
+	return recovery.RenewalFacts{
+		Up: verdict == probes.Up, Down: verdict == probes.Down, Renewed: a.gate, Held: a.keeper.View().Validity.HeldAt(a.clock()),
+		Gone: a.brokerGone(), Lives: a.brokerTarget().Pid != 0, Refuses: a.identity.unseen.Load() && a.brokerThere(),
+		Ails: a.ails(verdict), HeldIll: a.illness.held() != "",
+		GivenUp: a.departing.GivenUp() && a.departing.Process == who.Instance, Ending: a.endsUnderLease(verdict),
+		Note:    a.departing.OwesNote(a.fencesItself()),
+		Unnamed: a.brokerID == "", Unread: a.dataDir.Path() != "" && a.dataDir.Snapshot().State == probes.DirUnknown,
+		Unseen: !a.dataSeen(who.Instance), Overdue: verdict == probes.Up && a.overdue(who.Instance),
+		Registers: a.traits.Registers, MustStop: a.mustStop(), FencesSelf: a.fencesItself(), Paused: a.paused(),
+	}
 }
 
 // order tells what may be done to topics.
@@ -361,7 +356,7 @@ func (a *agent) known() *snapshot {
 		leaving += fmt.Sprintf("; within %s its next start is %s again", config.FormatDuration(a.cfg.ReturnWithin), a.mode.Mode)
 	}
 	return &snapshot{brokerID: a.brokerID, registeredAs: a.ids.registered.now(), Circumstances: recovery.Circumstances{
-		WasRegistered: a.wasRegistered(), EverReady: a.everReady, Attachment: a.attachment, Conflict: a.conflict, Leaving: leaving,
+		WasRegistered: a.wasRegistered(), EverReady: a.everReady, Attachment: a.attachment, Conflict: a.conflict, Leaving: leaving, Rests: a.rests,
 		Restart: a.fencing.restart, Foreign: a.recognizer.Foreign(), AwaitGuard: a.awaitsGuard(), NoGuard: a.guarding.standby == standbyWithout,
 		Mode: a.mode, Suspect: a.suspect,
 	}, doubted: a.doubted(), boot: a.boot, decided: a.decided, left: a.departing.Planned(), reassert: a.reassert, instance: a.memory.Instance,

@@ -54,7 +54,6 @@ func (a *agent) restorePause() {
 	if p != *a.memory.Pause {
 		a.remember(func(m *memory) { m.Pause = &p })
 	}
-	a.forbear()
 	if left := a.pauseLeft(); left > 0 {
 		a.log.Warn("recovery is paused", "owner", p.Owner, "reason", p.Reason, "for", left.Round(time.Second))
 	}
@@ -64,7 +63,6 @@ func (a *agent) restorePause() {
 func (a *agent) beginPause(p recovery.Pause) {
 	a.pausing.Store(&p)
 	a.remember(func(m *memory) { m.Pause = &p })
-	a.forbear()
 	a.log.Warn("recovery is paused: the lease, the fencing and an operator's commands go on", "owner", p.Owner, "reason", p.Reason,
 		"until", p.Until.Format(time.RFC3339))
 	a.event(control.Event{Kind: "operator", To: "paused", Reason: "operator", Epoch: a.grant.Epoch,
@@ -81,7 +79,6 @@ func (a *agent) endPause(reason string) {
 	a.log.Info("recovery goes on", "reason", reason, "owner", p.Owner)
 	a.event(control.Event{Kind: "operator", From: "paused", To: "resumed", Reason: reason, Epoch: a.grant.Epoch,
 		Detail: fmt.Sprintf("the pause by %s (%s)", p.Owner, p.Reason)})
-	a.forbear()
 	a.keeper.Reestablish() // the decision that waited, if there is one
 }
 

@@ -119,12 +119,12 @@ func TestTheGateClosesForABrokerThatHasEndedWhateverItLastAnswered(t *testing.T)
 			a.identity.known, a.identity.askedAt = brokerapi.Report{Instance: "a"}, time.Now()
 			a.recognizer.Begin(broker, "a", time.Now().Add(time.Minute), true)
 			a.recognizer.End(broker, "a", recognize.IsBroker, "")
-			if a.setGate(verdict); !a.gate {
+			if a.orderLease(verdict); !a.gate {
 				t.Fatal("closed while the broker lives")
 			}
 			_ = c.Process.Kill()
 			_ = c.Wait()
-			if a.setGate(verdict); a.gate {
+			if a.orderLease(verdict); a.gate {
 				t.Error("open for a broker that has ended")
 			}
 			r := &registrar{gone: a.brokerGone, up: func(string) bool { return true }}
@@ -133,7 +133,7 @@ func TestTheGateClosesForABrokerThatHasEndedWhateverItLastAnswered(t *testing.T)
 			}
 			// It answers as the same one afterwards: it was not that process.
 			a.identity.askedAt = time.Now().Add(time.Second)
-			if a.setGate(probes.Up); !a.gate {
+			if a.orderLease(probes.Up); !a.gate {
 				t.Error("closed for a broker that answers")
 			}
 		})

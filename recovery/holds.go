@@ -1,6 +1,7 @@
 package recovery
 
 import (
+	"cmp"
 	_ "embed"
 	"slices"
 	"strings"
@@ -51,6 +52,7 @@ type Circumstances struct {
 	Known, Held, Expired bool   // a lease was confirmed; its fence point has not passed; its deadline has
 	Failing, Doubted     bool   // renewals fail; none was confirmed since the clocks jumped
 	Refused              string // why there is no registration
+	Rests                string // why the lease is not renewed
 	Denied               string // a right that etcd denies; only a status asks
 
 	Attachment Attachment
@@ -193,7 +195,7 @@ var holdTable = []Hold{
 	{"another", "broker", Ready | Load | Topics | Steer, Info, "", func(c facts) string { return when(c.Another, its) }},
 	{"away", "lease", Ready, Info, "", func(c facts) string { return when(c.Unleased && c.Expired, its) }},
 	{"refused", "lease", Ready, Info, "", func(c facts) string { return when(!c.Known && c.Refused != "", its) }},
-	{"unregistered", "lease", Ready | Start, Info, "", func(c facts) string { return when(!c.Known, its) }},
+	{"unregistered", "lease", Ready | Start, Info, "", func(c facts) string { return when(!c.Known, cmp.Or(c.Rests, its)) }},
 	{"late", "lease", Ready | Start, Info, "", func(c facts) string { return when(c.Detaches && c.Known && !c.Held, its) }},
 	{"doubt", "lease", noService | Attach | Assert | Start, Info, "", func(c facts) string { return when(c.Doubted, its) }},
 	{"cut", "attached", Ready, Critical, "", func(c facts) string { return when(c.Attachment == Detached && c.Failing, its) }},
