@@ -62,6 +62,7 @@ var wrongs = []struct {
 	{"away", "lease", "what becomes of this broker process is not decided yet", Ready, func(c *Circumstances) { c.Unleased, c.Expired = true, true }},
 	{"refused", "lease", "no registration is held", Ready, func(c *Circumstances) { c.Known, c.Held, c.Refused = false, false, "no leader" }},
 	{"unregistered", "lease", "no registration is held", Ready | Start, func(c *Circumstances) { c.Known, c.Held = false, false }},
+	{"unregistered", "lease", "its data directory is not read yet", Ready | Start, func(c *Circumstances) { c.Known, c.Held, c.Rests = false, false, "its data directory is not read yet" }},
 	{"late", "lease", "the fence point has passed without a confirmed renewal", Ready | Start, func(c *Circumstances) { c.Held = false }},
 	{"doubt", "lease", "this host did not run for a while, or its clock was set: no renewal was confirmed since",
 		Ready | Load | Topics | Tell | Places | Attach | Assert | Start, func(c *Circumstances) { c.Doubted = true }},
