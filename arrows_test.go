@@ -22,7 +22,7 @@ import (
 // packages of one row know the others only through interfaces of their own.
 var arrows = map[string][]string{
 	"holdfast":                           {"holdfast/agent", "holdfast/agent/check", "holdfast/agent/config", "holdfast/agent/control", "holdfast/agent/guard", "holdfast/agent/lease", "holdfast/agent/moving", "holdfast/brokerapi", "holdfast/cluster", "holdfast/probes", "holdfast/recovery", "holdfast/recovery/moves"},
-	"holdfast/agent":                     {"holdfast/agent/check", "holdfast/agent/config", "holdfast/agent/control", "holdfast/agent/guard", "holdfast/agent/lease", "holdfast/agent/moving", "holdfast/agent/note", "holdfast/agent/process", "holdfast/agent/recognize", "holdfast/agent/web", "holdfast/agent/web/page", "holdfast/brokerapi", "holdfast/brokerapi/access", "holdfast/cluster", "holdfast/probes", "holdfast/recovery", "holdfast/recovery/moves", "holdfast/recovery/topics"},
+	"holdfast/agent":                     {"holdfast/agent/check", "holdfast/agent/config", "holdfast/agent/control", "holdfast/agent/guard", "holdfast/agent/lease", "holdfast/agent/moving", "holdfast/agent/note", "holdfast/agent/process", "holdfast/agent/recognize", "holdfast/agent/registration", "holdfast/agent/web", "holdfast/agent/web/page", "holdfast/brokerapi", "holdfast/brokerapi/access", "holdfast/cluster", "holdfast/probes", "holdfast/recovery", "holdfast/recovery/moves", "holdfast/recovery/topics"},
 	"holdfast/agent/check":               {"holdfast/agent/config", "holdfast/agent/control", "holdfast/agent/guard", "holdfast/agent/lease", "holdfast/agent/process", "holdfast/agent/recognize", "holdfast/brokerapi", "holdfast/cluster", "holdfast/probes", "holdfast/recovery"},
 	"holdfast/agent/config":              {"holdfast/agent/lease", "holdfast/brokerapi", "holdfast/brokerapi/access", "holdfast/brokerapi/danube", "holdfast/brokerapi/httpapi", "holdfast/brokerapi/nats", "holdfast/brokerapi/pulsar", "holdfast/cluster"},
 	"holdfast/agent/control":             {"holdfast/agent/config", "holdfast/agent/guard", "holdfast/agent/moving", "holdfast/agent/process", "holdfast/cluster", "holdfast/probes", "holdfast/recovery"},
@@ -34,6 +34,7 @@ var arrows = map[string][]string{
 	"holdfast/agent/note":                {"holdfast/agent/lease", "holdfast/agent/process"},
 	"holdfast/agent/process":             {"holdfast/probes"},
 	"holdfast/agent/recognize":           {"holdfast/agent/config", "holdfast/agent/process", "holdfast/brokerapi", "holdfast/probes"},
+	"holdfast/agent/registration":        {"holdfast/agent/config", "holdfast/agent/lease", "holdfast/agent/note", "holdfast/brokerapi", "holdfast/cluster", "holdfast/probes", "holdfast/recovery"},
 	"holdfast/agent/simulation":          {},
 	"holdfast/recovery":                  {},
 	"holdfast/recovery/moves":            {},

@@ -15,6 +15,8 @@ import (
 	"syscall"
 	"time"
 
+	"holdfast/agent/registration"
+
 	"github.com/oklog/run"
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -77,14 +79,14 @@ type agent struct {
 	ran        atomic.Pointer[time.Time] // when the loop last did; no lock, which it may be stuck with
 	main       *cluster.Client
 	line       Line
-	denials    cluster.Denials // of both
-	presence   *presence       // nil: there is an etcd
-	stopper    Stopper         // nil: the broker's process cannot be stopped
-	guard      Guard           // nil: none
-	leftGuard  func()          // dismisses the one of an earlier sidecar; nil: there is none
-	shadow     *shadow         // nil: what is decided is done
+	denials    cluster.Denials    // of both
+	presence   *registration.None // nil: there is an etcd
+	stopper    Stopper            // nil: the broker's process cannot be stopped
+	guard      Guard              // nil: none
+	leftGuard  func()             // dismisses the one of an earlier sidecar; nil: there is none
+	shadow     *shadow            // nil: what is decided is done
 	keeper     *lease.Keeper
-	registrar  *registrar
+	registrar  *registration.Registrar
 	reconciler *topics.Reconciler
 	steerer    *topics.Steerer
 	ownership  *topics.Ownership // nil: without locks
@@ -106,8 +108,8 @@ type agent struct {
 
 	reloading reloading
 
-	upAtStop atomic.Bool                            // the broker was up when an orderly stop was asked for
-	note     func(context.Context, departure) error // that the broker leaves on purpose
+	upAtStop atomic.Bool                                         // the broker was up when an orderly stop was asked for
+	note     func(context.Context, registration.Departure) error // that the broker leaves on purpose
 	beside
 
 	ids    brokerIDs
@@ -120,9 +122,8 @@ type agent struct {
 	portAway atomic.Bool  // its port took a connection, and not the last one that was tried
 	refuses  chan struct{}
 	view     atomic.Pointer[snapshot]
-	life     atomic.Pointer[life]
-	rival    atomic.Bool    // see registrar.rival
-	recalled note.Confirmed // see registrar.before
+	life     atomic.Pointer[registration.Life]
+	recalled note.Confirmed // see registration.Deps
 	tasks    sync.WaitGroup // goroutines that do I/O for the loop
 	life0    context.Context
 	endLife  context.CancelFunc
@@ -186,7 +187,7 @@ func Live(ctx context.Context, c config.Config, w World, log *slog.Logger, versi
 		return control.UsageError(err)
 	}
 	if a.shadow != nil { // what was only supposed is no past
-		a.memory = memory{Format: memoryFormat, Incarnation: randomID()}
+		a.memory = newMemory()
 	}
 	if err := a.keepPlace(); err != nil {
 		return control.UsageError(err)
@@ -301,17 +302,20 @@ func (a *agent) serve(ctx context.Context) error {
 	a.placer = a.newPlacer(reg)
 	a.moves = a.newMoves(reg)
 	a.registrar = a.newRegistrar()
-	a.note = func(ctx context.Context, d departure) error { return noteLeft(ctx, a.main, d) }
+	a.note = func(ctx context.Context, d registration.Departure) error {
+		return registration.NoteDeparture(ctx, a.main, d)
+	}
 	a.beside = a.newBeside()
 	leases := prometheus.Registerer(reg)
 	var registrar lease.Registrar = a.registrar
 	var line lease.Line = a.line
 	switch {
 	case a.presence != nil:
+		a.presence.Registrar = a.registrar
 		registrar, line = a.presence, a.presence
 		leases = prometheus.NewRegistry() // what is renewed is no lease that anybody knows
 	case a.shadow != nil:
-		registrar = shadowRegistrar{a.registrar, a.shadow}
+		registrar = registration.NewShadow(a.registrar, a.shadow.would, &a.shadow.store)
 	}
 	keeping := lease.Settings{
 		Timing: a.cfg.Timing(), RestartGrace: a.cfg.RestartGrace, Clock: a.clock,
@@ -422,7 +426,7 @@ func (a *agent) serve(ctx context.Context) error {
 		return errors.Join(err, ErrKilled)
 	}
 	a.noteLastConfirmed()
-	var end *sessionEnd
+	var end *registration.SessionEnd
 	if errors.As(err, &end) {
 		return a.endSession(end)
 	}

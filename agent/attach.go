@@ -113,7 +113,7 @@ func (a *agent) noteLoss(cause string) {
 		a.metrics.lost(cause)
 	}
 	a.event(control.Event{Kind: "registration", From: "held", To: "lost", Reason: cause, Epoch: a.grant.Epoch})
-	a.remember(func(m *memory) { m.was(a.confirmed()) })
+	a.remember(func(m *memory) { m.Confirm(a.confirmed()) })
 	a.grant = lease.Grant{}
 }
 

@@ -12,6 +12,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"holdfast/agent/registration"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast/agent/config"
@@ -34,16 +36,16 @@ type sidecarLife struct {
 	halt     func()        // ends the parts, as the end of Run does before leave
 
 	mu       sync.Mutex
-	away     bool          // etcd does not answer
-	heard    error         // what is heard of it then; nil: nothing with a class
-	over     *sessionEnd   // what the loop returned
-	storeErr bool          // it answers renewals only
-	jumped   time.Duration // how long the host was suspended
-	lost     bool          // the lease is gone
-	contest  bool          // another incarnation is registered
-	waits    bool          // the registration waits, though etcd answers
-	slow     time.Duration // how long a renewal takes
-	sent     int           // renewals
+	away     bool                     // etcd does not answer
+	heard    error                    // what is heard of it then; nil: nothing with a class
+	over     *registration.SessionEnd // what the loop returned
+	storeErr bool                     // it answers renewals only
+	jumped   time.Duration            // how long the host was suspended
+	lost     bool                     // the lease is gone
+	contest  bool                     // another incarnation is registered
+	waits    bool                     // the registration waits, though etcd answers
+	slow     time.Duration            // how long a renewal takes
+	sent     int                      // renewals
 	answered int
 	renewTTL time.Duration // what a renewal is answered with; 0: the TTL
 	revision int64         // of the store; 0: 10
@@ -342,7 +344,7 @@ func (l *sidecarLife) Establish(ctx context.Context, _ int64, _ bool) (lease.Gra
 	}
 	g := lease.Grant{LeaseID: id, SentAt: sent, TTL: ttl, Epoch: id, Revision: 10}
 	mode := recovery.ModeRecord{Mode: recovery.Active, Reason: recovery.ReasonBoot, By: recovery.ByHoldfast}
-	return g, l.deliver(ctx, outcome{decision: recovery.Decision{Step: step, Mode: mode}, grant: g, instance: fmt.Sprintf("process-%d", process)})
+	return g, l.deliver(ctx, registration.Outcome{Decision: recovery.Decision{Step: step, Mode: mode}, Grant: g, Instance: fmt.Sprintf("process-%d", process)})
 }
 
 // inLife runs claim beside a sidecar that is attached and ready.
@@ -414,7 +416,7 @@ func lifeOf(t *testing.T, can kind, change func(c *config.Config), past, claim f
 			t.Fatal(err)
 		}
 		defer l.dir.close()
-		l.memory = memory{Format: memoryFormat, Incarnation: randomID()}
+		l.memory = newMemory()
 		l.journal = control.OpenJournal(dir, quiet)
 		defer l.journal.Close()
 		reg := prometheus.NewPedanticRegistry()
@@ -443,7 +445,7 @@ func lifeOf(t *testing.T, can kind, change func(c *config.Config), past, claim f
 		l.reconciler = l.newReconciler(topics.ReconcilerSettings{Concurrency: 16, LoadTimeout: 30 * time.Second, AuditInterval: 30 * time.Second}, l, reg)
 		l.steerer = l.newSteerer(reg)
 		l.reconciler.SetAssigned(1, true, []string{telltale}, nil)
-		l.registrar = &registrar{}
+		l.registrar = &registration.Registrar{}
 		l.keeper = lease.NewKeeper(lease.Settings{Timing: c.Timing(), RestartGrace: c.RestartGrace, Clock: l.clock, Classify: classify, Classes: failureClasses()}, l, l, 0, quiet, reg)
 		l.ranAt(time.Now())
 		l.initLoop()
@@ -458,7 +460,7 @@ func lifeOf(t *testing.T, can kind, change func(c *config.Config), past, claim f
 		for _, run := range runs {
 			parts.Go(func() {
 				err := run(ctx)
-				var end *sessionEnd
+				var end *registration.SessionEnd
 				switch {
 				case errors.As(err, &end):
 					l.set(func() { l.over = end })

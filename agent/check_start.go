@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"holdfast/agent/registration"
+
 	"holdfast/agent/check"
 	"holdfast/agent/config"
 	"holdfast/agent/control"
@@ -32,13 +34,13 @@ type start struct {
 	memory     memory
 	instance   string // of the broker's process; empty: it does not answer
 	boot       recovery.BootFacts
-	data       recovery.DataID // see life
+	data       recovery.DataID // see registration.Life
 	localData  bool            // it is on this broker only
 	byInstance bool
-	before     note.Confirmed // see registrar
+	before     note.Confirmed // see registration.Deps
 	moved      bool           // the state directory is not where it was
 	clock      func() lease.Instant
-	serves     func(*listing) // nil: it is not asked
+	serves     func(context.Context) ([]string, error) // nil: it is not asked
 	assumed    []string
 }
 
@@ -66,13 +68,13 @@ func checkStart(ctx context.Context, c config.Config, who brokerapi.Report, heal
 		return f
 	}
 	if c.Shadow { // what was only supposed is no past
-		s.memory = memory{Format: memoryFormat, Incarnation: randomID()}
+		s.memory = newMemory()
 	}
 	s.moved = s.memory.movedTo((&stateDir{path: c.StateDir}).place())
 	s.memory.keptIn("")
 	if s.memory.Epoch != 0 {
 		s.before = note.Read(c.StateDir)
-		s.memory.was(s.before)
+		s.memory.Confirm(s.before)
 	}
 	if s.name = cmp.Or(c.BrokerID, who.Name, s.memory.BrokerID); s.name == "" {
 		f.Text = "not foretold: the broker does not answer, and its id is not known: give --broker-id"
@@ -92,10 +94,9 @@ func checkStart(ctx context.Context, c config.Config, who brokerapi.Report, heal
 			return f
 		}
 		defer closeBroker()
-		s.serves = func(l *listing) {
+		s.serves = func(ctx context.Context) ([]string, error) {
 			held, err := broker.Topics(ctx)
-			l.serving, l.err = held.Serving, err
-			close(l.done)
+			return held.Serving, err
 		}
 	}
 	return s.foretell(ctx, client, log)
@@ -176,16 +177,20 @@ func (s start) foretell(ctx context.Context, client *cluster.Client, log *slog.L
 		f.Text = "not foretold: the broker does not answer, and has another id at each start"
 		return f
 	}
-	if left := s.memory.Left; left != nil && left.Instance == s.instance && left.rest(s.cfg) > 0 {
-		f.Warn, f.Text = true, "would wait: "+left.waits(s.cfg)
+	if left := s.memory.Left; left != nil && left.Instance == s.instance && left.Rest(s.cfg) > 0 {
+		f.Warn, f.Text = true, "would wait: "+left.Waits(s.cfg)
 		return f
 	}
-	r := registrar{cfg: s.cfg, run: randomID(), moved: s.moved, brokerID: s.name, byInstance: s.byInstance, log: log, clock: s.clock,
-		life: func() life {
-			return life{memory: s.memory, instance: s.instance, boot: s.boot, data: s.data, recalls: true}
-		},
-		paused: s.paused, pauseEnds: s.pauseEnds, serves: s.serves, before: s.before}
-	seen, out, err := r.considered(ctx, client)
+	r := registration.New(registration.Deps{Config: s.cfg, Run: randomID(), Moved: s.moved, ByInstance: s.byInstance, Log: log, Clock: s.clock,
+		Serves: s.serves, Before: s.before, Life: func() registration.Life {
+			return registration.Life{Name: s.name, Past: s.memory.Past, Instance: s.instance, Boot: s.boot, Data: s.data, Recalls: true, PauseEnds: s.pauseEnds()}
+		}})
+	return s.worded(r.Foretell(ctx, client, check.Timeout))
+}
+
+// worded says what was foretold.
+func (s start) worded(out registration.Outcome, err error) check.Finding {
+	f := check.Finding{What: "start"}
 	switch {
 	case errors.Is(err, lease.ErrDeferred):
 		f.Warn, f.Text = true, "would wait: "+strings.TrimPrefix(err.Error(), lease.ErrDeferred.Error()+": ")
@@ -198,14 +203,10 @@ func (s start) foretell(ctx context.Context, client *cluster.Client, log *slog.L
 		f.Err = control.EtcdError(s.cfg, err)
 		return f
 	}
-	if err := client.MayRegister(ctx, seen); err != nil {
-		f.Err = control.EtcdError(s.cfg, err)
-		return f
-	}
-	d, why := out.decision, out.decision.Detail
+	d, why := out.Decision, out.Decision.Detail
 	switch d.Step {
 	case recovery.Conflict:
-		f.Warn, f.Text, why = true, "would wait, detached", r.describeHolder(seen)
+		f.Warn, f.Text = true, "would wait, detached"
 	case recovery.Shutdown:
 		f.Warn, f.Text = true, "would stop the broker"
 	default:
@@ -213,38 +214,22 @@ func (s start) foretell(ctx context.Context, client *cluster.Client, log *slog.L
 		f.Text = fmt.Sprintf("would be %s (%s)", d.Mode.Mode, d.Mode.Reason)
 	}
 	kind := "the process that was registered runs on"
-	if out.boot != "" {
-		kind = strings.ReplaceAll(string(out.boot), "_", " ") + ": " + strings.Join(out.evidence, ", ")
+	if out.Boot != "" {
+		kind = strings.ReplaceAll(string(out.Boot), "_", " ") + ": " + strings.Join(out.Evidence, ", ")
 	}
 	f.Text += fmt.Sprintf(", decided by %s: %s (%s); otherwise: %s", d.Row, why, kind, recovery.Otherwise(d.Row))
 	if d.Row == recovery.ReasonFirstRegistration && s.serves == nil {
 		s.assumed = append(s.assumed, "it serves nothing that is assigned to others")
 	}
-	if what := unreadable(seen); what != "" {
+	if out.Unread != "" {
 		f.Warn = true
-		f.Text += ". Cannot be read: " + what + " (" + unreadHint + ")"
+		f.Text += ". Cannot be read: " + out.Unread + " (" + registration.UnreadHint + ")"
 	}
 	if len(s.assumed) > 0 {
 		f.Text += " Assumed: " + strings.Join(s.assumed, "; ")
 	}
 	return f
 }
-
-// considered is consider, which looks a second time at the lease of a registration that may be a copy's.
-func (r *registrar) considered(ctx context.Context, client *cluster.Client) (seen cluster.Snapshot, out outcome, err error) {
-	for looked := false; ; looked = true {
-		bounded, cancel := context.WithTimeout(ctx, check.Timeout)
-		seen, _, out, err = r.consider(bounded, client, nil)
-		cancel()
-		if looked || !errors.Is(err, lease.ErrDeferred) || r.sighted.lease == 0 {
-			return seen, out, err
-		}
-		probes.Sleep(ctx, recovery.LooksApart(r.cfg.RenewInterval)+time.Millisecond)
-	}
-}
-
-// paused reports whether the pause that an earlier sidecar was given still lasts.
-func (s start) paused() bool { return !s.pauseEnds().IsZero() }
 
 // pauseEnds is when that pause ends; zero: there is none, or it is over.
 func (s start) pauseEnds() time.Time {

@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"time"
 
+	"holdfast/agent/registration"
+
 	"holdfast/agent/control"
 	"holdfast/cluster"
 	"holdfast/probes"
@@ -175,13 +177,13 @@ func (a *agent) setModeByOperator(ctx context.Context, mode recovery.Mode, why s
 		return a.setModeHere(ctx, rec)
 	}
 	var err error
-	for range tries {
+	for range registration.Tries {
 		var seen cluster.Snapshot
 		if seen, err = a.readPatiently(ctx, s.registeredAs); err != nil {
 			break
 		}
 		var rev int64
-		if rev, err = a.main.PutState(ctx, s.registeredAs, *stateWrite(rec), seen.StateRevision); err == nil {
+		if rev, err = a.main.PutState(ctx, s.registeredAs, *registration.StateOf(rec), seen.StateRevision); err == nil {
 			return a.await(ctx, func() {
 				if rev > a.modeRev {
 					a.setMode(rec, rev, "by an operator")

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/agent/registration"
+
 	"holdfast/agent/config"
 	"holdfast/agent/process"
 	"holdfast/agent/recognize"
@@ -53,8 +55,8 @@ func TestTheRegistrationOfADeadBrokerThatFencesItselfIsNotedAndGivenUp(t *testin
 			}, nil, func(base *sidecarLife) {
 				l := &leaver{sidecarLife: base}
 				l.guard = nil
-				base.note = func(_ context.Context, d departure) error {
-					if base.revokes > 0 || !d.crash || d.stop {
+				base.note = func(_ context.Context, d registration.Departure) error {
+					if base.revokes > 0 || !d.Crash || d.Stop {
 						t.Errorf("noted %+v after %d revokes", d, base.revokes)
 					}
 					if l.fails == nil {
@@ -86,7 +88,7 @@ func TestALeaseIsNotGivenUpWhileTheCrashIsBeingNoted(t *testing.T) {
 		l := &leaver{sidecarLife: base}
 		l.guard = nil
 		var notes int
-		base.note = func(ctx context.Context, _ departure) error {
+		base.note = func(ctx context.Context, _ registration.Departure) error {
 			if probes.Sleep(ctx, noteTimeout); notes == 0 {
 				notes++
 				return context.DeadlineExceeded

@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -9,22 +8,12 @@ import (
 	"strings"
 	"time"
 
-	"holdfast/cluster"
 	"holdfast/probes"
 	"holdfast/recovery"
 )
 
 // This file is about data that is on this broker only: whether what the broker has come up on
 // is what it had before. What brokers share, or keep elsewhere, is not judged.
-
-// data is the identity of the broker's data as it was before. Without a state file the member
-// record knows it.
-func (m memory) data(member *cluster.Member) recovery.DataID {
-	if m.Data == "" && member != nil {
-		return recovery.DataID(member.Data)
-	}
-	return m.Data
-}
 
 // ownData is the identity of the broker's own data; empty: not known, or there is none.
 func (a *agent) ownData(dir probes.DirView) recovery.DataID {
@@ -127,21 +116,4 @@ func (a *agent) noteData(instance string) {
 		a.remember(func(m *memory) { m.Data = data })
 		a.keeper.Reestablish() // the member record is to have it, too
 	}
-}
-
-// stand writes what is new beside a registration that stays as it is: the mode, and data, a
-// process or a cut of which the member record does not know. One that cannot be read is written anew.
-func (r *registrar) stand(ctx context.Context, client *cluster.Client, seen cluster.Snapshot, now life, out *outcome) (err error) {
-	var at int64
-	switch {
-	case seen.MemberMalformed != "", seen.Member != nil && (seen.Member.Data != string(out.data) || seen.Member.Instance != out.instance || outlivedCut(seen, now)),
-		suspect(seen) != (out.decision.Suspect != nil):
-		at, err = client.Keep(ctx, r.standing(seen, now, out))
-	case out.decision.Write:
-		at, err = client.PutState(ctx, seen.BrokerID, *stateWrite(out.decision.Mode), seen.StateRevision)
-	}
-	if out.decision.Write && err == nil {
-		out.stateRevision = at
-	}
-	return err
 }

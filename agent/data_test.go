@@ -1,30 +1,13 @@
 package agent
 
 import (
-	"errors"
 	"os"
 	"path/filepath"
 	"testing"
 	"time"
 
-	"holdfast/agent/lease"
 	"holdfast/probes"
-	"holdfast/recovery"
 )
-
-const (
-	dataBefore  recovery.DataID = "jetstream@12-1700000000.000000000"
-	dataAnother recovery.DataID = "jetstream@12-1800000000.000000000"
-)
-
-// restartedOn is a broker that was registered with data, and has come up again on another
-// directory with nothing in it.
-func restartedOn(t *testing.T, data recovery.DataID) *outage {
-	o := newOutage(t, "drain")
-	o.past.memory.Data, o.past.data = dataBefore, data
-	o.past.instance, o.past.boot = "process-2", recovery.BootFacts{BrokerStartedAt: time.Now()}
-	return o
-}
 
 func TestADataDirectoryThatIsNotTheOneThatTheBrokerStatesIsToldWithBoth(t *testing.T) {
 	dir := t.TempDir()
@@ -52,92 +35,9 @@ func TestADataDirectoryThatIsNotTheOneThatTheBrokerStatesIsToldWithBoth(t *testi
 	}
 }
 
-func TestABrokerThatComesUpWithoutItsDataIsDrained(t *testing.T) {
-	gone := func(o *outage) { o.past.data, o.past.boot.DirGone = "", "/data" }
-	for _, c := range []struct {
-		name   string
-		change func(o *outage)
-		want   recovery.Reason
-		data   recovery.DataID // that is remembered then
-	}{
-		{"within the TTL", func(*outage) {}, recovery.ReasonDataMissing, dataAnother},
-		{"after the TTL", func(o *outage) { o.lose() }, recovery.ReasonDataMissing, dataAnother},
-		{"its state file is lost, and the member record remembers", func(o *outage) {
-			o.past.memory.Data, o.past.data = "", dataBefore
-			o.establish(o.first.LeaseID)
-			o.past.memory = memory{Format: memoryFormat, Incarnation: "mine"}
-			o.past.data, o.past.instance, o.past.mode = dataAnother, "process-2", recovery.ModeRecord{}
-		}, recovery.ReasonDataMissing, dataAnother},
-		{"its directory is not there", gone, recovery.ReasonDataMissing, ""},
-		{"its directory is not there, and the member record remembers", func(o *outage) {
-			o.past.memory.Data, o.past.data = "", dataBefore
-			o.establish(o.first.LeaseID)
-			o.past.memory = memory{Format: memoryFormat, Incarnation: "mine"}
-			o.past.instance, o.past.mode = "process-2", recovery.ModeRecord{}
-			gone(o)
-		}, recovery.ReasonDataMissing, ""},
-		{"its directory is not there, and it never had one", func(o *outage) { o.past.memory.Data = ""; gone(o) }, recovery.ReasonFastRestart, ""},
-		{"on the same directory", func(o *outage) { o.past.data = dataBefore }, recovery.ReasonFastRestart, dataBefore},
-		{"its data was brought to another directory", func(o *outage) { o.past.boot.OldestMarker = time.Now().Add(-time.Minute) }, recovery.ReasonFastRestart, dataAnother},
-		{"what it has now is not known", func(o *outage) { o.past.data = "" }, recovery.ReasonFastRestart, dataBefore},
-		{"what it had is not known", func(o *outage) { o.past.memory.Data = "" }, recovery.ReasonFastRestart, dataAnother},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			o := restartedOn(t, dataAnother)
-			c.change(o)
-			o.past.mode = recovery.ModeRecord{}
-			if o.past.memory.FirstBootDone {
-				o.past.memory.Mode, o.past.memory.Reason = string(recovery.Active), string(recovery.ReasonBoot)
-			}
-			o.establish(0)
-			out := o.outcomes[len(o.outcomes)-1]
-			if d := out.decision; d.Mode.Reason != c.want || (d.Mode.Mode == recovery.Drained) != (c.want == recovery.ReasonDataMissing) {
-				t.Errorf("%s: %s; want %s", d, d.Detail, c.want)
-			}
-			if out.data != c.data || o.snapshot().Member.Data != string(c.data) {
-				t.Errorf("remembered is %s, and %s in the member record, want %s", out.data, o.snapshot().Member.Data, c.data)
-			}
-		})
-	}
-}
-
-// What a process that runs on does to its directory is not judged, and not forgotten.
-func TestALossDoesNotMakeOtherDataTheBrokersOwn(t *testing.T) {
-	o := newOutage(t, "reconnect")
-	o.past.memory.Data, o.past.data = dataBefore, dataAnother
-	o.lose()
-	o.establish(o.first.LeaseID)
-	if out := o.outcomes[len(o.outcomes)-1]; out.boot != "" || out.data != dataBefore || o.snapshot().Member.Data != string(dataBefore) {
-		t.Errorf("%+v, in the member record %s", out, o.snapshot().Member.Data)
-	}
-}
-
-// What was seen of the directory may be of before a disk was exchanged in it.
-func TestNothingIsDecidedOfANewProcessBeforeItsDataWasLookedAt(t *testing.T) {
-	o := restartedOn(t, dataBefore)
-	o.past.unseen = true
-	if _, err := o.Establish(t.Context(), o.first.LeaseID, false); !errors.Is(err, lease.ErrDeferred) || len(o.outcomes) != 1 {
-		t.Errorf("%v, %d outcomes", err, len(o.outcomes))
-	}
-	o.past.instance = "process-1"
-	if _, err := o.Establish(t.Context(), o.first.LeaseID, false); err != nil {
-		t.Errorf("the process that is registered: %v", err)
-	}
-}
-
 func TestADirectoryThatIsNotThereIsLookedAtTwice(t *testing.T) {
-	o := restartedOn(t, "")
-	o.past.vanished = true
-	if _, err := o.Establish(t.Context(), o.first.LeaseID, false); !errors.Is(err, lease.ErrDeferred) || len(o.outcomes) != 1 {
-		t.Errorf("%v, %d outcomes", err, len(o.outcomes))
-	}
-	o.past.memory.Data = ""
-	if o.establish(o.first.LeaseID); len(o.outcomes) != 2 {
-		t.Errorf("one that had no data waits")
-	}
-
 	a := built(t)
-	a.traits.LocalData, a.memory.Data = true, dataBefore
+	a.traits.LocalData, a.memory.Data = true, "jetstream@12-1700000000.000000000"
 	base := t.TempDir()
 	dir := filepath.Join(base, "data")
 	a.dataDir.Expect(dir, time.Time{})
@@ -226,15 +126,5 @@ func TestDataIsLookedAtOnceForEachProcess(t *testing.T) {
 			t.Errorf("%s: what was seen before it counts", process)
 		}
 		before = a.dataDir.Snapshot().ScannedAt
-	}
-}
-
-// Others tell by it whether a broker that registered anew lived on (see registrar.unmoved).
-func TestTheMemberRecordNamesTheProcessThatCameBack(t *testing.T) {
-	o := newOutage(t, "drain")
-	o.past.instance, o.past.boot = "process-2", recovery.BootFacts{StateFile: true}
-	o.establish(o.first.LeaseID)
-	if m := o.snapshot().Member; m == nil || m.Instance != "process-2" {
-		t.Errorf("%+v", m)
 	}
 }

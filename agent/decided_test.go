@@ -3,6 +3,8 @@ package agent
 import (
 	"testing"
 
+	"holdfast/agent/registration"
+
 	"holdfast/agent/control"
 	"holdfast/recovery"
 )
@@ -13,7 +15,7 @@ var staleRestart = recovery.Decision{Row: recovery.ReasonStaleRestart, Mode: rec
 // decides has the loop take up that decision, of a start.
 func (l *sidecarLife) decides(d recovery.Decision, boot recovery.BootKind, revision int64) {
 	l.inLoop(func() {
-		l.takeUp(outcome{decision: d, boot: boot, grant: l.grant, instance: "process-1", stateRevision: revision})
+		l.takeUp(registration.Outcome{Decision: d, Boot: boot, Grant: l.grant, Instance: "process-1", StateRevision: revision})
 	})
 }
 

@@ -101,3 +101,20 @@ func TestARightThatManyTopicsLackIsToldOnce(t *testing.T) {
 		t.Errorf("%d events, %+v", len(events), a.status().Denied)
 	}
 }
+
+// narrow is a connection of a user who may not read what is below a prefix, but single keys.
+type narrow struct {
+	grpc.ClientConnInterface
+	prefix string
+}
+
+func (n narrow) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
+	if txn, ok := args.(*etcdserverpb.TxnRequest); ok {
+		for _, op := range slices.Concat(txn.Success, txn.Failure) {
+			if r := op.GetRequestRange(); len(r.GetRangeEnd()) > 0 && strings.HasPrefix(string(r.Key), n.prefix) {
+				return status.Error(codes.PermissionDenied, "etcdserver: permission denied")
+			}
+		}
+	}
+	return n.ClientConnInterface.Invoke(ctx, method, args, reply, opts...)
+}

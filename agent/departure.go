@@ -2,12 +2,11 @@ package agent
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"log/slog"
 	"time"
 
-	"holdfast/agent/config"
+	"holdfast/agent/registration"
+
 	"holdfast/agent/control"
 	"holdfast/agent/lease"
 	"holdfast/cluster"
@@ -18,16 +17,6 @@ import (
 // This file carries out what recovery.Departure says: it gathers the facts, and writes the note. That is
 // written after the broker is proven to serve nothing and before its lease is revoked, and says
 // that nobody needs to look at this broker when it comes back.
-
-// departure is a registration that is about to be given up on purpose.
-type departure struct {
-	who         cluster.Who
-	grant       lease.Grant
-	instance    string // broker process
-	data        recovery.DataID
-	incarnation string
-	stop, crash bool // see cluster.Left
-}
 
 // lastWord is that of a process which ends by itself.
 type lastWord struct{ instance, words string }
@@ -131,14 +120,14 @@ func (a *agent) stepDeparture(e recovery.DepartEvent) (do recovery.DepartActs) {
 		a.event(control.Event{Kind: say.Kind, From: say.From, To: say.To, Reason: say.Reason, Epoch: a.grant.Epoch, Detail: say.Detail})
 	}
 	if do.Remember {
-		left := &leftProcess{Instance: a.departing.Process, At: time.Now()}
+		left := &registration.LeftProcess{Instance: a.departing.Process, At: time.Now()}
 		a.remember(func(m *memory) { m.Left = left })
 	}
 	return do
 }
 
 // underway does one thing for the departure in the background. It is published first that one is under way:
-// see registrar.leaves.
+// see registration.Life.
 func (a *agent) underway(within time.Duration, do func(context.Context) recovery.DepartEvent) {
 	who, _ := a.identity.get()
 	a.publishLife(who)
@@ -152,83 +141,25 @@ func (a *agent) underway(within time.Duration, do func(context.Context) recovery
 }
 
 // departureNow is what is noted.
-func (a *agent) departureNow(do recovery.DepartActs) departure {
-	return departure{who: cluster.Who{Name: a.brokerID, Registered: a.ids.registered.now()}, grant: a.grant,
-		instance: a.memory.Instance, data: a.memory.Data, incarnation: a.memory.Incarnation, stop: do.Stop, crash: do.Crash}
+func (a *agent) departureNow(do recovery.DepartActs) registration.Departure {
+	return registration.Departure{Who: cluster.Who{Name: a.brokerID, Registered: a.ids.registered.now()}, Grant: a.grant,
+		Instance: a.memory.Instance, Data: a.memory.Data, Incarnation: a.memory.Incarnation, Stop: do.Stop, Crash: do.Crash}
 }
 
 // noteTimeout bounds the writing of a note, and by that the age of what was proven before it.
 const noteTimeout = 2 * time.Second
 
-// noteLeft notes the departure, on what etcd holds at that moment. ErrChanged is not
-// returned: what changed decides, and is named.
-func noteLeft(ctx context.Context, client *cluster.Client, d departure) (err error) {
-	for range tries {
-		var seen cluster.Snapshot
-		if seen, err = client.SnapshotOf(ctx, d.who); err != nil {
-			return err
-		}
-		if err := d.stands(seen); err != nil {
-			return err
-		}
-		_, err = client.Leave(ctx, cluster.LeaveRequest{Seen: seen, Epoch: d.grant.Epoch, LeaseID: d.grant.LeaseID,
-			Left: cluster.Left{At: time.Now(), Epoch: d.grant.Epoch, Instance: d.instance, Data: string(d.data), Revision: seen.Revision, Stop: d.stop, Crash: d.crash}})
-		if !errors.Is(err, cluster.ErrChanged) {
-			return err
-		}
-	}
-	return err
-}
-
-// stands says what keeps the broker from leaving, of what is in etcd; nil: nothing.
-func (d departure) stands(seen cluster.Snapshot) error {
-	why := ""
-	switch reg, state, m := seen.Registration, seen.State, seen.Member; {
-	case reg == nil || reg.CreateRevision != d.grant.Epoch || reg.LeaseID != d.grant.LeaseID:
-		why = "the registration is not the one that this sidecar holds"
-	case state == nil:
-		why = "its mode cannot be read"
-	case state.Mode != cluster.ModeActive:
-		why = fmt.Sprintf("it is %s (%s) by now", state.Mode, state.Reason)
-	case seen.MemberMalformed != "":
-		why = "its member record cannot be read: " + seen.MemberMalformed
-	case m == nil || m.Incarnation != d.incarnation:
-		why = "its member record is not ours"
-	default:
-		return nil
-	}
-	return fmt.Errorf("%w: %s", recovery.ErrNothingToLeave, why)
-}
-
 // What follows carries 'holdfast leave' over a restart of the sidecar: whoever asked for it is
 // about to stop that process of the broker, and knows nothing of sidecars that end meanwhile.
-
-// leftProcess is a process of the broker that has left and is to be stopped.
-type leftProcess struct {
-	Instance string    `json:"instance"`
-	At       time.Time `json:"at"`
-}
-
-// rest is for how long its end is still waited for; not positive: it is not. A clock that was
-// set meanwhile makes that no longer than --leave-timeout.
-func (l leftProcess) rest(c config.Config) time.Duration {
-	return c.LeaveTimeout - max(0, time.Since(l.At))
-}
-
-// waits says what becomes of it while its end is waited for.
-func (l leftProcess) waits(c config.Config) string {
-	return fmt.Sprintf("this process of the broker has left on purpose: it is registered again if it still runs in %s; "+
-		"at once when it is another process, or by 'holdfast activate'", l.rest(c).Round(time.Second))
-}
 
 // recallLeft has the process that left under the sidecar before this one stay away for the
 // rest of its time. Of a sidecar that was killed after it had noted that in etcd, and before it could
 // remember it, the registrar finds the note.
-func (a *agent) recallLeft(left *leftProcess) {
+func (a *agent) recallLeft(left *registration.LeftProcess) {
 	if left == nil {
 		return
 	}
-	a.stepDeparture(recovery.DepartEvent{Kind: recovery.LeftFound, Process: left.Instance, At: time.Duration(a.clock().Add(left.rest(a.cfg)))})
+	a.stepDeparture(recovery.DepartEvent{Kind: recovery.LeftFound, Process: left.Instance, At: time.Duration(a.clock().Add(left.Rest(a.cfg)))})
 	if a.departing.Process == left.Instance {
 		a.remember(func(m *memory) { m.Left = left })
 	}

@@ -1,4 +1,4 @@
-// Package agent is one sidecar's life: wiring, the loop that owns its state, the registrar, the
+// Package agent is one sidecar's life: wiring, the loop that owns its state, the
 // fence ladder and the state file.
 //
 // Guaranteed: the loop alone decides and does no I/O; readiness compares the fence

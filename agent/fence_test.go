@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/agent/registration"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast/agent/lease"
@@ -71,8 +73,8 @@ func TestAKeyThatIsDeletedWhileTheBrokerIsDownIsToldAsDeleted(t *testing.T) {
 func TestADeletionThatIsSeenBeforeTheOutcomeIsNotForgotten(t *testing.T) {
 	inLife(t, nil, func(l *sidecarLife) {
 		l.inLoop(func() {
-			again := outcome{decision: recovery.Decision{Step: recovery.Register, Mode: l.mode}, grant: l.grant, instance: "process-1"}
-			again.grant.LeaseID, again.grant.Epoch, again.grant.Revision = 2, 2_000_000, 2_000_000
+			again := registration.Outcome{Decision: recovery.Decision{Step: recovery.Register, Mode: l.mode}, Grant: l.grant, Instance: "process-1"}
+			again.Grant.LeaseID, again.Grant.Epoch, again.Grant.Revision = 2, 2_000_000, 2_000_000
 			l.noteLoss("key_deleted")
 			l.registrationSeen(keySeen{id: "n1", revision: 2_000_001})
 			l.takeUp(again)
@@ -87,9 +89,9 @@ func TestADeletionThatIsSeenBeforeTheOutcomeIsNotForgotten(t *testing.T) {
 func TestAnOlderOutcomeDoesNotUndoAnOperatorsDrain(t *testing.T) {
 	inLife(t, nil, func(l *sidecarLife) {
 		drained := recovery.ModeRecord{Mode: recovery.Drained, Reason: "disk swap", By: recovery.ByOperator}
-		old := outcome{decision: recovery.Decision{Step: recovery.Keep, Mode: l.mode}, instance: "process-1", stateRevision: 2_000_000}
+		old := registration.Outcome{Decision: recovery.Decision{Step: recovery.Keep, Mode: l.mode}, Instance: "process-1", StateRevision: 2_000_000}
 		l.inLoop(func() {
-			old.grant = l.grant
+			old.Grant = l.grant
 			l.setMode(drained, 2_000_001, "")
 			l.takeUp(old)
 		})
@@ -105,8 +107,8 @@ func TestModesAreTakenUpAgainAfterARestoredBackup(t *testing.T) {
 		active := recovery.ModeRecord{Mode: recovery.Active, Reason: recovery.ReasonOperator, By: recovery.ByOperator}
 		l.inLoop(func() {
 			l.setMode(l.mode, 2_000_000, "")
-			l.takeUp(outcome{decision: recovery.Decision{Step: recovery.Keep, Mode: drained}, grant: l.grant,
-				instance: "process-1", stateRevision: 50, restored: true})
+			l.takeUp(registration.Outcome{Decision: recovery.Decision{Step: recovery.Keep, Mode: drained}, Grant: l.grant,
+				Instance: "process-1", StateRevision: 50, Restored: true})
 			l.stateSeen(&active, "", 60, 60, 60)
 		})
 		if got := l.view.Load().Mode; got != active {
@@ -151,7 +153,7 @@ func TestAModeSeenBeforeTheFirstDecisionIsNotForgotten(t *testing.T) {
 	inLife(t, nil, func(l *sidecarLife) {
 		drained := recovery.ModeRecord{Mode: recovery.Drained, Reason: "disk swap", By: recovery.ByOperator}
 		l.inLoop(func() {
-			first := outcome{decision: recovery.Decision{Step: recovery.Keep, Mode: l.mode}, grant: l.grant, instance: "process-1", stateRevision: 70}
+			first := registration.Outcome{Decision: recovery.Decision{Step: recovery.Keep, Mode: l.mode}, Grant: l.grant, Instance: "process-1", StateRevision: 70}
 			l.mode, l.modeRev = recovery.ModeRecord{}, 0
 			l.stateSeen(&drained, "", 71, 71, 71)
 			l.takeUp(first)
@@ -165,7 +167,7 @@ func TestAModeSeenBeforeTheFirstDecisionIsNotForgotten(t *testing.T) {
 // A sidecar that finds the broker of its predecessor, and no etcd, fences it when the
 // predecessor's lease must be over, and not before.
 func TestABrokerLeftBehindIsFencedWhenItsLeaseMustBeOver(t *testing.T) {
-	a := &agent{cfg: natsDefaults().Effective(), clock: lease.BootClock, begun: lease.BootClock()}
+	a := &agent{cfg: natsDefaults().Effective(), clock: lease.BootClock, begun: lease.BootClock(), registrar: &registration.Registrar{}}
 	a.keeper = lease.NewKeeper(lease.Settings{}, nil, nil, 0, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
 	a.identity = newIdentityCheck(nil, a.cfg, "")
 	mustFence := func() bool { a.noteFormer(); return a.mustFence() }

@@ -224,15 +224,6 @@ func (a *agent) tendHealthNote(verdict probes.Verdict) {
 	})
 }
 
-// healthNote is the health that goes with a registration which is kept: as its record has it,
-// or, where there is none yet, as the broker is.
-func healthNote(seen cluster.Snapshot, now life) cluster.Health {
-	if m := seen.Member; m != nil && seen.Registration != nil && m.ModRevision >= seen.Registration.CreateRevision {
-		return m.Health
-	}
-	return now.health
-}
-
 // peersSighted is the agent's sightPeers. Of those that say they are well, a few leases are
 // enough: one that rises decides, and none that does is the safe answer.
 func (a *agent) peersSighted(ctx context.Context) (term uint64, seen []recovery.PeerSeen, err error) {

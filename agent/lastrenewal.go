@@ -28,7 +28,7 @@ func (a *agent) recallRenewal() {
 	a.renewals = notes
 	if a.memory.Epoch != 0 { // else it is of another store's, or nobody knows whose
 		a.recalled = was
-		a.memory.was(was)
+		a.memory.Confirm(was)
 	}
 	go notes.Run(a.life0)
 	if doubt == nil {
@@ -117,14 +117,6 @@ func (a *agent) patience() time.Duration {
 		return a.cfg.LeaseTTL
 	}
 	return 0
-}
-
-// was takes up what another source says of our last confirmation: the later counts.
-func (m *memory) was(c note.Confirmed) {
-	m.ConfirmedAt = max(m.ConfirmedAt, c.Revision)
-	if c.Deadline.After(m.Deadline) {
-		m.Deadline = c.Deadline.UTC()
-	}
 }
 
 // wallAt is what the wall clock showed at a moment of the boot clock.

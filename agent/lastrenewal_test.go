@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/agent/registration"
+
 	"holdfast/agent/lease"
 	"holdfast/agent/note"
 	"holdfast/agent/process"
@@ -177,13 +179,13 @@ func TestABrokerLeftBehindThatHangsIsStoppedAtTheFencePoint(t *testing.T) {
 
 func TestTheLaterOfTwoConfirmationsCounts(t *testing.T) {
 	noon := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
-	m := memory{ConfirmedAt: 30, Deadline: noon}
-	m.was(note.Confirmed{})
-	m.was(note.Confirmed{Revision: 29, Deadline: noon.Add(-1)})
+	m := registration.Past{ConfirmedAt: 30, Deadline: noon}
+	m.Confirm(note.Confirmed{})
+	m.Confirm(note.Confirmed{Revision: 29, Deadline: noon.Add(-1)})
 	if m.ConfirmedAt != 30 || !m.Deadline.Equal(noon) {
 		t.Errorf("%+v: an older one is believed", m)
 	}
-	m.was(note.Confirmed{Revision: 31, Deadline: noon.Add(1)})
+	m.Confirm(note.Confirmed{Revision: 31, Deadline: noon.Add(1)})
 	if m.ConfirmedAt != 31 || !m.Deadline.Equal(noon.Add(1)) {
 		t.Errorf("%+v: a younger one is not", m)
 	}

@@ -117,7 +117,7 @@ func (a *agent) runsOut() bool { return a.traits.Registers && a.mustStop() }
 func (a *agent) release(unplanned error) error {
 	bound := releaseTimeout
 	if errors.Is(unplanned, context.DeadlineExceeded) {
-		bound = revokeTimeout
+		bound = time.Second
 	}
 	ctx, cancel := context.WithTimeout(a.life0, bound)
 	defer cancel()

@@ -94,7 +94,7 @@ func (a *agent) mayBeNoted(ctx context.Context) error {
 	var who cluster.Who
 	if err := a.inLoop(ctx, func() {
 		if a.attachment == recovery.Attached && a.mode.Mode == recovery.Active && !a.departing.HoldsBack() && a.shadow == nil && a.presence == nil {
-			who = a.departureNow(recovery.DepartActs{}).who
+			who = a.departureNow(recovery.DepartActs{}).Who
 		}
 	}); err != nil || who.Name == "" {
 		return err

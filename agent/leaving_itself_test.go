@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/agent/registration"
+
 	"holdfast/agent/config"
 	"holdfast/recovery"
 )
@@ -38,8 +40,8 @@ func TestABrokerThatSaysThatItEndsIsLeftToEndBesideAPeerThatIsWell(t *testing.T)
 		t.Run(row.name, func(t *testing.T) {
 			besidePeers(t, []recovery.Health{recovery.HealthWell}, true, func(l *sidecarLife, _ *besideOf) {
 				notes := 0
-				l.note = func(_ context.Context, d departure) error {
-					if d.crash || d.stop {
+				l.note = func(_ context.Context, d registration.Departure) error {
+					if d.Crash || d.Stop {
 						t.Errorf("%+v", d)
 					}
 					if row.fails == nil {
@@ -63,8 +65,8 @@ func TestABrokerThatSaysThatItEndsIsLeftToEndBesideAPeerThatIsWell(t *testing.T)
 				if left := strings.Contains(l.status().Summary, "it has left on purpose: back within 1h0m0s it comes back active"); left != (row.notes > 0) {
 					t.Errorf("left on purpose: %v, of %s", left, l.status().Summary)
 				}
-				if notes != row.notes || l.life.Load().leaves || l.revokes > 0 {
-					t.Errorf("%d notes, want %d; still leaves: %v; %d revoked", notes, row.notes, l.life.Load().leaves, l.revokes)
+				if notes != row.notes || l.life.Load().Leaves || l.revokes > 0 {
+					t.Errorf("%d notes, want %d; still leaves: %v; %d revoked", notes, row.notes, l.life.Load().Leaves, l.revokes)
 				}
 				l.set(func() { l.frozen = false })
 				l.start()
@@ -81,7 +83,7 @@ func TestABrokerThatSaysThatItEndsIsLeftToEndBesideAPeerThatIsWell(t *testing.T)
 func TestABrokerThatSaysThatItEndsAndStaysIsAnyOther(t *testing.T) {
 	besidePeers(t, []recovery.Health{recovery.HealthWell}, true, func(l *sidecarLife, _ *besideOf) {
 		l.inLoop(func() { l.cfg.LeaveTimeout = 3 * time.Minute })
-		l.note = func(context.Context, departure) error { t.Error("noted"); return nil }
+		l.note = func(context.Context, registration.Departure) error { t.Error("noted"); return nil }
 		said := l.age()
 		l.saysThatItEnds()
 		l.becomes(recovery.Detached, said+4*time.Minute)
@@ -98,7 +100,7 @@ func TestTheRegistrationOfABrokerThatEndedByItselfIsGivenUpAfterTheGrace(t *test
 	inLifeOf(t, kind{}, graced, nil, func(l *sidecarLife) {
 		notes := 0
 		l.guard = nil
-		l.note = func(context.Context, departure) error {
+		l.note = func(context.Context, registration.Departure) error {
 			if notes++; l.revokes > 0 {
 				t.Error("revoked first")
 			}

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/agent/registration"
+
 	"holdfast/recovery"
 )
 
@@ -27,8 +29,8 @@ func TestABrokerThatEndsDuringAPauseHasLeftOnPurpose(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			inLeaver(t, kind{}, stoppable, func(l *leaver) {
 				note := l.note
-				l.note = func(ctx context.Context, d departure) error {
-					if !l.life.Load().leaves {
+				l.note = func(ctx context.Context, d registration.Departure) error {
+					if !l.life.Load().Leaves {
 						t.Error("the next process may be registered before the note is written")
 					}
 					return note(ctx, d)
@@ -38,8 +40,8 @@ func TestABrokerThatEndsDuringAPauseHasLeftOnPurpose(t *testing.T) {
 					l.until(l.age() + 2*time.Second)
 				}
 				l.until(l.age() + 10*time.Second)
-				if l.notes != row.notes || l.life.Load().leaves {
-					t.Errorf("%d notes, want %d; it still leaves: %v", l.notes, row.notes, l.life.Load().leaves)
+				if l.notes != row.notes || l.life.Load().Leaves {
+					t.Errorf("%d notes, want %d; it still leaves: %v", l.notes, row.notes, l.life.Load().Leaves)
 				}
 			})
 		})

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/agent/registration"
+
 	"holdfast/agent/config"
 	"holdfast/agent/process"
 	"holdfast/probes"
@@ -25,7 +27,7 @@ func inLeaver(t *testing.T, can kind, change func(c *config.Config), claim func(
 	t.Helper()
 	inLifeOf(t, can, change, nil, func(l *sidecarLife) {
 		v := &leaver{sidecarLife: l}
-		l.note = func(context.Context, departure) error {
+		l.note = func(context.Context, registration.Departure) error {
 			if l.set(func() {}); l.serving && !l.ended {
 				t.Error("noted while it serves")
 			}
@@ -129,7 +131,7 @@ func TestADepartureThatFailsIsTakenBack(t *testing.T) {
 		{"etcd does not answer", func(l *leaver) { l.fails = context.DeadlineExceeded }, nil, "deadline", true},
 		{"etcd is slow", func(l *leaver) {
 			note := l.note
-			l.note = func(ctx context.Context, d departure) error {
+			l.note = func(ctx context.Context, d registration.Departure) error {
 				if probes.Sleep(ctx, 4*time.Second); ctx.Err() != nil {
 					return ctx.Err()
 				}
@@ -164,7 +166,7 @@ func TestADepartureThatFailsIsTakenBack(t *testing.T) {
 				}
 				l.set(func() { l.quiesced = nil })
 				l.until(l.age() + 10*time.Second)
-				if l.life.Load().unsure == 0 {
+				if l.life.Load().Unsure == 0 {
 					t.Error("the registrar does not know that it may be noted yet")
 				}
 				if !l.serving || len(l.notReady()) > 0 {

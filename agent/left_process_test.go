@@ -2,13 +2,12 @@ package agent
 
 import (
 	"context"
-	"errors"
-	"strings"
 	"testing"
 	"time"
 
+	"holdfast/agent/registration"
+
 	"holdfast/agent/config"
-	"holdfast/agent/lease"
 )
 
 // A sidecar that is restarted after 'holdfast leave' finds the process that left.
@@ -17,7 +16,7 @@ func TestAProcessThatHasLeftStaysAwayBesideTheNextSidecar(t *testing.T) {
 		return func(l *sidecarLife) {
 			l.remember(func(m *memory) {
 				m.Epoch, m.Instance, m.Released = 1, "process-1", true
-				m.Left = &leftProcess{Instance: "process-1", At: time.Now().Add(-ago)}
+				m.Left = &registration.LeftProcess{Instance: "process-1", At: time.Now().Add(-ago)}
 			})
 			l.recallLeft(l.memory.Left)
 		}
@@ -38,22 +37,22 @@ func TestAProcessThatHasLeftStaysAwayBesideTheNextSidecar(t *testing.T) {
 	t.Run("by its note alone", func(t *testing.T) {
 		past := func(l *sidecarLife) {
 			l.remember(func(m *memory) { m.Epoch, m.Instance, m.LeaseID = 1, "process-1", 1 })
-			l.recallLeft(&leftProcess{Instance: "process-1", At: time.Now()})
+			l.recallLeft(&registration.LeftProcess{Instance: "process-1", At: time.Now()})
 			if l.memory.Left == nil {
 				t.Error("not remembered")
 			}
 		}
 		lifeOf(t, kind{}, within, past, func(l *sidecarLife) {
 			l.until(50 * time.Second)
-			if l.keeper.View().Validity.Known() || len(l.notReady()) == 0 || l.life.Load().recalls {
-				t.Errorf("registered %v, recalls %v", l.keeper.View().Validity.Known(), l.life.Load().recalls)
+			if l.keeper.View().Validity.Known() || len(l.notReady()) == 0 || l.life.Load().Recalls {
+				t.Errorf("registered %v, recalls %v", l.keeper.View().Validity.Known(), l.life.Load().Recalls)
 			}
 			l.inLoop(l.keepHere)
-			if l.life.Load().recalls {
+			if l.life.Load().Recalls {
 				t.Error("its note would keep it away again")
 			}
 			l.until(75 * time.Second)
-			l.inLoop(func() { l.recallLeft(&leftProcess{Instance: "process-1", At: time.Now()}) })
+			l.inLoop(func() { l.recallLeft(&registration.LeftProcess{Instance: "process-1", At: time.Now()}) })
 			if causes := l.notReady(); len(causes) > 0 || l.memory.Left != nil {
 				t.Errorf("not ready: %v", causes)
 			}
@@ -69,46 +68,6 @@ func TestAProcessThatHasLeftStaysAwayBesideTheNextSidecar(t *testing.T) {
 			}
 		})
 	})
-}
-
-// The sidecar was killed after it had noted the departure, and had not remembered it yet.
-func TestAProcessThatHasLeftIsKnownByItsNote(t *testing.T) {
-	for _, row := range []struct {
-		name   string
-		stop   bool // its process was to end
-		change func(o *outage)
-		waits  bool
-	}{
-		{"its lease lives", true, func(*outage) {}, true},
-		{"its lease has ended", true, func(o *outage) { o.lose(); o.past.memory.LeaseID = 0 }, true},
-		{"only its sidecar was to end", false, func(*outage) {}, false},
-		{"another process answers", true, func(o *outage) { o.past.instance = "process-2" }, false},
-		{"it was registered again since", true, func(o *outage) { o.past.memory.Epoch++ }, false},
-		{"--leave-timeout is over", true, func(o *outage) { o.cfg.LeaveTimeout = time.Minute; time.Sleep(time.Minute) }, false},
-		{"it was called back, or is registered by this sidecar", true, func(o *outage) { o.past.recalls = false }, false},
-	} {
-		inBubble(t, row.name, func(t *testing.T) {
-			o := newOutage(t, "drain")
-			d := o.departs()
-			d.stop, o.past.recalls = row.stop, true
-			var recalled []leftProcess
-			o.recall = func(_ context.Context, left leftProcess) { recalled = append(recalled, left) }
-			if err := noteLeft(t.Context(), o.client, d); err != nil {
-				t.Fatal(err)
-			}
-			row.change(o)
-			_, err := o.Establish(t.Context(), o.past.memory.LeaseID, false)
-			if waits := errors.Is(err, lease.ErrDeferred) && strings.Contains(err.Error(), "has left on purpose"); waits != row.waits || !waits && err != nil {
-				t.Errorf("%v", err)
-			}
-			if got := len(recalled) == 1 && recalled[0].Instance == "process-1" && time.Since(recalled[0].At) < time.Second; got != row.waits {
-				t.Errorf("recalled %+v", recalled)
-			}
-			if noted(o.snapshot()) != row.waits {
-				t.Error("whoever is registered takes the note away, and nobody else")
-			}
-		})
-	}
 }
 
 func TestABrokerThatHasLeftIsRemembered(t *testing.T) {
@@ -136,15 +95,15 @@ func TestABrokerThatLeavesForItsSidecarsRestartIsTakenBackByTheNext(t *testing.T
 		t.Run(row.name, func(t *testing.T) {
 			inLeaver(t, kind{}, stoppable, func(l *leaver) {
 				slowly(l)
-				var noted departure
+				var noted registration.Departure
 				note := l.note
-				l.note = func(ctx context.Context, d departure) error { noted = d; return note(ctx, d) }
+				l.note = func(ctx context.Context, d registration.Departure) error { noted = d; return note(ctx, d) }
 				go func() { _ = l.leaveNow(context.Background(), time.Minute, false, true) }()
 				if l.until(l.age() + row.again); row.again > 0 {
 					go func() { _ = l.leaveNow(context.Background(), time.Minute, false, false) }()
 				}
 				l.until(l.age() + 10*time.Second)
-				if stays := row.again > 0; l.notes != 1 || l.registered() || (l.memory.Left != nil) != stays || row.again == 0 && noted.stop {
+				if stays := row.again > 0; l.notes != 1 || l.registered() || (l.memory.Left != nil) != stays || row.again == 0 && noted.Stop {
 					t.Errorf("%d notes, registered %v, remembered %+v, noted %+v", l.notes, l.registered(), l.memory.Left, noted)
 				}
 			})
@@ -165,7 +124,7 @@ func TestABrokerThatHasLeftMayTakeItsTimeToEnd(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inLeaver(t, kind{}, stoppable, func(l *leaver) {
 				note := l.note
-				l.note = func(ctx context.Context, d departure) error {
+				l.note = func(ctx context.Context, d registration.Departure) error {
 					defer l.set(func() { l.frozen = row.answered == 0 })
 					return note(ctx, d)
 				}

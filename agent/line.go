@@ -3,7 +3,8 @@ package agent
 import (
 	"context"
 	"errors"
-	"fmt"
+
+	"holdfast/agent/registration"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -18,7 +19,7 @@ type renewalLine struct{ *cluster.Line }
 
 func (l renewalLine) KeepAlive(ctx context.Context, id int64, fresh bool) (lease.Renewal, error) {
 	renewal, err := l.Line.KeepAlive(ctx, id, fresh)
-	return lease.Renewal(renewal), leaseError(err)
+	return lease.Renewal(renewal), registration.LeaseError(err)
 }
 
 func (l renewalLine) Revoke(ctx context.Context, id int64) error {
@@ -56,14 +57,6 @@ func watchEndpoints(line Line, reg prometheus.Registerer) {
 	if e, ok := line.(endpoints); ok {
 		reg.MustRegister(endpointGauges{e})
 	}
-}
-
-// leaseError translates the cluster's word for a lost lease.
-func leaseError(err error) error {
-	if errors.Is(err, cluster.ErrLeaseNotFound) {
-		return fmt.Errorf("%w: %w", lease.ErrLost, err)
-	}
-	return err
 }
 
 // classify names the class of a failure. Renewals that etcd answers, and that no read

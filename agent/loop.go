@@ -6,6 +6,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"holdfast/agent/registration"
+
 	"holdfast/agent/config"
 	"holdfast/agent/control"
 	"holdfast/agent/lease"
@@ -45,10 +47,10 @@ type loopState struct {
 	gate         bool   // the lease is renewed
 	rests        string // why it is not; empty: it is
 	detachedBy   recovery.Why
-	cutFrom      time.Time // see life
-	cutOver      int64     // see life
-	unsure       int       // see life
-	unread       string    // see outcome
+	cutFrom      time.Time // see registration.Life
+	cutOver      int64     // see registration.Life
+	unsure       int       // see registration.Life
+	unread       string    // see registration.Outcome
 	suspect      bool      // the drain is a suspicion, which may be lifted by itself
 	fencing      fencing
 	upBreaks     int64          // breaks counted when the broker was last up
@@ -108,7 +110,7 @@ func (a *agent) initLoop() {
 	a.value = nil
 	if a.cfg.Registration != "adopt" {
 		// Encoding strings cannot fail.
-		a.value, _ = registrationValue(a.cfg, a.memory.Incarnation, a.run, a.version)
+		a.value, _ = registration.Value(a.cfg, a.memory.Incarnation, a.run, a.version)
 	}
 	if a.traits.Registers && !a.memory.Released {
 		a.value, a.valueOf = a.memory.Value, a.memory.Instance
@@ -219,7 +221,7 @@ func (a *agent) step() error {
 	}
 	a.noteClocks()
 	a.recognizeProcess(verdict, who)
-	a.presence.watch()
+	a.watchPresence()
 	a.watchGuard(verdict)
 	a.attach(verdict)
 	a.noteRenewal()
@@ -262,7 +264,7 @@ func (a *agent) name(id string, verdict probes.Verdict) {
 	if a.brokerID != "" || id == "" || verdict != probes.Up {
 		return
 	}
-	a.brokerID, a.registrar.brokerID = id, id
+	a.brokerID = id
 	if !a.traits.Registers {
 		a.ids.registered.set(id)
 		a.ids.answering.set(id)
@@ -388,8 +390,8 @@ func (a *agent) publishLife(who brokerapi.Report) {
 		boot.DirGone = a.dataDir.Path()
 	}
 	confirmed := a.confirmed() // renewed since it was noted
-	a.memory.was(note.Confirmed{Deadline: confirmed.Deadline})
-	m := a.memory
+	a.memory.Confirm(note.Confirmed{Deadline: confirmed.Deadline})
+	m := a.memory.Past
 	m.ConfirmedAt, m.Revision = max(m.ConfirmedAt, confirmed.Revision), max(m.Revision, confirmed.Revision)
 	value := a.value
 	if a.traits.Registers && a.valueOf != who.Instance {
@@ -399,8 +401,8 @@ func (a *agent) publishLife(who brokerapi.Report) {
 	if !a.traits.Registers { // else it may be of another process's key
 		modeRev = a.modeRev
 	}
-	a.life.Store(&life{memory: m, mode: a.mode, modeRev: modeRev, instance: who.Instance, boot: boot, data: a.dataFound(who.Instance, dir), unseen: !seen, vanished: doubtful, value: value,
-		retriesUsed: a.retriesUsed(), unfenced: a.unfenced(who.Instance), leaves: a.departing.Bars(who.Instance), recalls: a.mode.Mode == "" && !a.departing.Recalled, cutFrom: a.cutFrom, cutOver: a.cutOver, unsure: a.unsure, health: a.healthTold.now})
+	a.life.Store(&registration.Life{Name: a.brokerID, Past: m, Mode: a.mode, ModeRev: modeRev, Instance: who.Instance, Boot: boot, Data: a.dataFound(who.Instance, dir), Unseen: !seen, Vanished: doubtful, Value: value,
+		RetriesUsed: a.retriesUsed(), Unfenced: a.unfenced(who.Instance), Leaves: a.departing.Bars(who.Instance), Recalls: a.mode.Mode == "" && !a.departing.Recalled, CutFrom: a.cutFrom, CutOver: a.cutOver, Unsure: a.unsure, Health: a.healthTold.now})
 }
 
 // bootFacts is the evidence of the boot kind that is on this host.

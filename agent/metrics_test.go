@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/agent/registration"
+
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
@@ -73,8 +75,8 @@ func builtOn(t testing.TB, reg *prometheus.Registry, broker topics.Broker) *agen
 	c := natsDefaults().Effective()
 	quiet := slog.New(slog.DiscardHandler)
 	a := &agent{cfg: c, world: World{Clocks: lease.HostClocks}, version: "test", log: quiet, clock: lease.BootClock, started: time.Now(),
-		inbox: make(chan func()), named: make(chan struct{}), broker: stillBroker{}}
-	a.memory = memory{Format: memoryFormat, Incarnation: randomID()}
+		inbox: make(chan func()), named: make(chan struct{}), broker: stillBroker{}, registrar: &registration.Registrar{}}
+	a.memory = newMemory()
 	a.journal = control.OpenJournal(t.TempDir(), quiet)
 	t.Cleanup(a.journal.Close)
 	a.metrics = newMetrics(reg, a)

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"holdfast/agent/registration"
+
 	"holdfast/agent/control"
 	"holdfast/agent/lease"
 	"holdfast/cluster"
@@ -44,7 +46,7 @@ func (a *agent) stateSeen(seen *recovery.ModeRecord, garbled string, revision, g
 		return
 	}
 	if revision <= a.modeRev {
-		if !a.traits.Registers && rewound(guard, a.modeRev, store) {
+		if !a.traits.Registers && registration.Rewound(guard, a.modeRev, store) {
 			a.keeper.Reestablish() // the Registrar decides what such a store says of the mode
 		}
 		return
@@ -94,7 +96,7 @@ func (a *agent) assertMode() {
 	a.tasks.Go(func() {
 		ctx, cancel := context.WithTimeout(a.life0, 5*time.Second)
 		defer cancel()
-		rev, err := a.putState(ctx, *stateWrite(m), guard)
+		rev, err := a.putState(ctx, *registration.StateOf(m), guard)
 		a.tell(a.life0, func() {
 			a.reasserting = false
 			switch {
@@ -129,7 +131,7 @@ func decidedBy(d recovery.Decision) control.Event {
 // event before says already what would have made it another.
 func (a *agent) decideMode(d recovery.Decision, revision int64, told bool) {
 	decided := decisionStatus(d)
-	if decided == nil && a.decided != nil && d.Mode == a.memory.mode() {
+	if decided == nil && a.decided != nil && d.Mode == a.memory.ModeRecord() {
 		decided = a.decided // a sidecar before this one took that decision
 	}
 	why := decidedBy(d)
@@ -148,9 +150,4 @@ func (a *agent) decideMode(d recovery.Decision, revision int64, told bool) {
 	if a.decided = decided; decided != a.memory.Decided {
 		a.remember(func(m *memory) { m.Decided = decided })
 	}
-}
-
-// mode is the mode that is remembered; zero: none was decided yet.
-func (m memory) mode() recovery.ModeRecord {
-	return recovery.ModeRecord{Mode: recovery.Mode(m.Mode), Reason: recovery.Reason(m.Reason), By: m.By}
 }

@@ -19,6 +19,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"holdfast/agent/registration"
+
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -322,7 +324,7 @@ type numberedLine struct{ client *cluster.Client }
 
 func (l numberedLine) KeepAlive(ctx context.Context, id int64, _ bool) (lease.Renewal, error) {
 	renewal, err := l.client.KeepAlive(ctx, id)
-	return lease.Renewal(renewal), leaseError(err)
+	return lease.Renewal(renewal), registration.LeaseError(err)
 }
 func (l numberedLine) AwaitReconnect(ctx context.Context) error   { <-ctx.Done(); return ctx.Err() }
 func (l numberedLine) Revoke(ctx context.Context, id int64) error { return l.client.Revoke(ctx, id) }

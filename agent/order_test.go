@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/agent/registration"
+
 	"holdfast/agent/config"
 	"holdfast/agent/lease"
 	"holdfast/recovery"
@@ -54,7 +56,7 @@ func TestTheEndOfASessionLetsTheGuardGoOnlyWhenTheBrokerIsStopped(t *testing.T) 
 				l.inLoop(func() {
 					l.stopper = s
 					l.set(func() { l.words = nil })
-					_ = l.endSession(&sessionEnd{recovery.ReasonRetriesUsedUp, "etcd did not answer"})
+					_ = l.endSession(&registration.SessionEnd{Reason: recovery.ReasonRetriesUsedUp, Detail: "etcd did not answer"})
 				})
 				if got := l.said(); strings.Contains(s.saw, "disarm") || !strings.Contains(got, row.want) || row.want == "" && strings.Contains(got, "disarm") {
 					t.Errorf("before the stop %q, after it %q", s.saw, got)
@@ -138,7 +140,7 @@ func TestAnAnswerThatIsOlderThanAnOperatorsDrainDoesNotLiftIt(t *testing.T) {
 		drained := recovery.ModeRecord{Mode: recovery.Drained, Reason: "disk swap", By: recovery.ByOperator}
 		active := recovery.ModeRecord{Mode: recovery.Active, Reason: recovery.ReasonFleetExpired, By: recovery.ByHoldfast}
 		answer := func(revision int64) {
-			l.takeUp(outcome{decision: recovery.Decision{Step: recovery.Keep, Mode: active}, grant: l.grant, instance: l.memory.Instance, stateRevision: revision})
+			l.takeUp(registration.Outcome{Decision: recovery.Decision{Step: recovery.Keep, Mode: active}, Grant: l.grant, Instance: l.memory.Instance, StateRevision: revision})
 		}
 		l.inLoop(func() {
 			l.setMode(drained, 2_000_001, "")
@@ -159,8 +161,8 @@ func TestALossThatTheWatchSawBeforeTheAnswerIsNotForgotten(t *testing.T) {
 	inLife(t, nil, func(l *sidecarLife) {
 		l.inLoop(func() {
 			l.seenKey = &keySeen{id: l.ids.registered.now(), revision: 2_000_001}
-			l.takeUp(outcome{decision: recovery.Decision{Step: recovery.Keep, Mode: l.mode}, grant: l.grant, value: l.value,
-				instance: l.memory.Instance, stateRevision: l.modeRev, seenAt: 2_000_000})
+			l.takeUp(registration.Outcome{Decision: recovery.Decision{Step: recovery.Keep, Mode: l.mode}, Grant: l.grant, Value: l.value,
+				Instance: l.memory.Instance, StateRevision: l.modeRev, SeenAt: 2_000_000})
 		})
 		if got := l.why("registration"); !strings.Contains(got, "lost:key_deleted") {
 			t.Errorf("%s, %s", l.state(), got)

@@ -3,6 +3,8 @@ package agent
 import (
 	"testing"
 
+	"holdfast/agent/registration"
+
 	"holdfast/agent/process"
 	"holdfast/agent/recognize"
 )
@@ -24,7 +26,7 @@ func TestTheEndOfTheProcessOfAnEarlierLifeIsProven(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := &agent{}
-			a.memory = memory{Instance: "b", Process: row.past}
+			a.memory = memory{Past: registration.Past{Instance: "b"}, Process: row.past}
 			a.recallProcess()
 			if got := a.processEnded(); got != row.want {
 				t.Errorf("proven: %t", got)

@@ -3,7 +3,6 @@ package agent
 import (
 	"bytes"
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -11,7 +10,6 @@ import (
 	"time"
 
 	"holdfast/agent/control"
-	"holdfast/cluster"
 	"holdfast/recovery"
 )
 
@@ -276,29 +274,6 @@ func TestAPauseOutlivesTheSidecar(t *testing.T) {
 				}
 			})
 		})
-	}
-}
-
-// What the registrar would do about a loss waits, and is done when the pause ends.
-func TestTheRegistrarWaitsForTheEndOfThePause(t *testing.T) {
-	paused := true
-	r := &registrar{cfg: natsDefaults().Effective(), brokerID: "n1", paused: func() bool { return paused },
-		life: func() life {
-			return life{instance: "process-1", mode: recovery.ModeRecord{Mode: recovery.Active, Reason: recovery.ReasonBoot, By: recovery.ByHoldfast},
-				memory: memory{Format: memoryFormat, Incarnation: "mine", Instance: "process-1", Mode: "active", Epoch: 5, Revision: 5}}
-		}}
-	seen := cluster.Snapshot{Process: cluster.Process{BrokerID: "n1", State: &cluster.State{Mode: "active", Reason: "boot", By: "holdfast"}}, Revision: 9, Era: cluster.Era{N: 1}, Peer: cluster.Peer{CreateRevision: 3}, AnyRegistered: true,
-		Member: &cluster.Member{Era: 1, ModRevision: 5}}
-	out := r.decide(seen, r.life())
-	if err := r.deferred(&out, r.life()); err == nil || !strings.Contains(err.Error(), "register drained (registration_expired)") {
-		t.Errorf("while paused: %v", err)
-	}
-	if s := fmt.Sprint(out.decision); s != "register drained (registration_expired)" {
-		t.Error(s)
-	}
-	paused = false
-	if err := r.deferred(&out, r.life()); err != nil {
-		t.Errorf("after the pause: %v", err)
 	}
 }
 

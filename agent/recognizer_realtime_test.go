@@ -13,15 +13,15 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/agent/registration"
+
 	"holdfast/agent/check"
 	"holdfast/agent/config"
 	"holdfast/agent/control"
-	"holdfast/agent/lease"
 	"holdfast/agent/process"
 	"holdfast/agent/recognize"
 	"holdfast/brokerapi"
 	"holdfast/probes"
-	"holdfast/recovery"
 )
 
 // besides starts a process that is no broker, and returns its pid file.
@@ -127,9 +127,8 @@ func TestTheGateClosesForABrokerThatHasEndedWhateverItLastAnswered(t *testing.T)
 			if a.orderLease(verdict); a.gate {
 				t.Error("open for a broker that has ended")
 			}
-			r := &registrar{gone: a.brokerGone, up: func(string) bool { return true }}
-			if err := r.doubtful(outcome{boot: "restart", decision: recovery.Decision{Step: recovery.Register}}); !errors.Is(err, lease.ErrDeferred) {
-				t.Errorf("it would be registered: %v", err)
+			if a.life.Store(&registration.Life{}); !a.lifeNow().Gone {
+				t.Error("it would be registered")
 			}
 			// It answers as the same one afterwards: it was not that process.
 			a.identity.askedAt = time.Now().Add(time.Second)

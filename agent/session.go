@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"holdfast/agent/registration"
+
 	"holdfast/agent/control"
 	"holdfast/agent/lease"
 	"holdfast/probes"
@@ -21,18 +23,6 @@ type session struct {
 	verdict recovery.FailureVerdict // on the last failure; zero: nothing fails
 	told    recovery.Reason         // of the verdict that was told of last
 }
-
-// sessionEnd is the error that ends a sidecar by its session policy. The broker is
-// to be stopped, and nothing is to be written to etcd.
-type sessionEnd struct {
-	reason recovery.Reason // session_expired or retries_used_up
-	detail string
-}
-
-func (e *sessionEnd) Error() string { return e.detail }
-
-// Unwrap returns lease.ErrShutdown.
-func (e *sessionEnd) Unwrap() error { return lease.ErrShutdown }
 
 // judgeSession judges the failures since the last run of the loop. It returns a
 // *sessionEnd when the retries are used up: the registrar cannot, since it decides only
@@ -66,12 +56,12 @@ func (a *agent) judgeSession(instance string) error {
 		case recovery.GiveUp:
 			if a.shadow != nil {
 				if told != verdict.Reason {
-					a.shadow.would(actStop, verdict.Detail)
+					a.shadow.would(registration.ActStop, verdict.Detail)
 				}
 				continue
 			}
 			a.session.used++
-			return &sessionEnd{verdict.Reason, verdict.Detail}
+			return &registration.SessionEnd{Reason: verdict.Reason, Detail: verdict.Detail}
 		}
 	}
 	return nil
@@ -121,12 +111,12 @@ func (a *agent) retriesUsed() bool {
 // then the broker's process is gone, then the sidecar fails with one line that says
 // why and what to do. Nothing is written to etcd: what it holds is not ours any more,
 // or cannot be reached.
-func (a *agent) endSession(end *sessionEnd) error {
-	if end.reason == recovery.ReasonSessionExpired {
+func (a *agent) endSession(end *registration.SessionEnd) error {
+	if end.Reason == recovery.ReasonSessionExpired {
 		a.noteLoss(a.lossCause()) // the registrar saw it before the loop did
 	}
-	a.log.Error("the session policy stops the broker", "reason", string(end.reason), "detail", end.detail)
-	a.event(control.Event{Kind: "agent", To: "shutdown", Reason: string(end.reason), Epoch: a.memory.Epoch, Detail: end.detail})
+	a.log.Error("the session policy stops the broker", "reason", string(end.Reason), "detail", end.Detail)
+	a.event(control.Event{Kind: "agent", To: "shutdown", Reason: string(end.Reason), Epoch: a.memory.Epoch, Detail: end.Detail})
 	how, err := a.stopBroker()
 	if err != nil {
 		problem := strings.ReplaceAll(err.Error(), "\n", "; ")
@@ -142,7 +132,7 @@ func (a *agent) endSession(end *sessionEnd) error {
 	}
 	a.event(control.Event{Kind: "agent", To: "stopped", Reason: "broker_stopped", Epoch: a.memory.Epoch, Detail: how})
 	next := "find out what cut it off, then start the broker and this sidecar again"
-	if end.reason == recovery.ReasonRetriesUsedUp {
+	if end.Reason == recovery.ReasonRetriesUsedUp {
 		next = "bring etcd back, then start the broker and this sidecar again"
 	}
 	return a.sessionError(end, "the broker was stopped ("+how+"): "+next)
@@ -150,9 +140,9 @@ func (a *agent) endSession(end *sessionEnd) error {
 
 // sessionError is the last line of a sidecar that its session policy ended. It names
 // the setting that asked for it.
-func (a *agent) sessionError(end *sessionEnd, then string) error {
+func (a *agent) sessionError(end *registration.SessionEnd, then string) error {
 	setting := "--session-expired-policy " + a.cfg.SessionExpiredPolicy
-	if end.reason == recovery.ReasonRetriesUsedUp {
+	if end.Reason == recovery.ReasonRetriesUsedUp {
 		setting += fmt.Sprintf(", --session-retries %d", a.cfg.SessionRetries)
 	}
 	return &control.ExitError{Code: control.ExitFailed, Err: fmt.Errorf("%w (%s): %s", end, setting, then)}

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/agent/registration"
+
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -44,7 +46,7 @@ func TestEveryClassOfAFailureHasAPolicy(t *testing.T) {
 func reconnectTwice(c *config.Config) { c.SessionExpiredPolicy, c.SessionRetries = "reconnect", 2 }
 
 // sessionOver is what the loop ended with; nil: it runs.
-func (l *sidecarLife) sessionOver() *sessionEnd {
+func (l *sidecarLife) sessionOver() *registration.SessionEnd {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.over
@@ -73,7 +75,7 @@ func TestRetriesCountOnlyAfterTheDeadline(t *testing.T) {
 			t.Fatalf("before the deadline, after %d failures: %v", l.keeper.View().FailureStreak, l.sessionOver())
 		}
 		l.until(deadline + time.Minute)
-		if l.sessionOver() == nil || l.sessionOver().reason != recovery.ReasonRetriesUsedUp || !strings.Contains(l.sessionOver().detail, "2 attempts") {
+		if l.sessionOver() == nil || l.sessionOver().Reason != recovery.ReasonRetriesUsedUp || !strings.Contains(l.sessionOver().Detail, "2 attempts") {
 			t.Errorf("%+v", l.sessionOver())
 		}
 		if got := l.why("registration"); strings.Count(got, "failing:unreachable") != 1 || !strings.HasSuffix(got, "failing:retries_used_up") {
@@ -162,7 +164,7 @@ func TestNoRetryIsUsedUp(t *testing.T) {
 					t.Errorf("ended: %v", l.sessionOver())
 				}
 				if l.shadow != nil {
-					if n := testutil.ToFloat64(l.wouldHave.WithLabelValues(string(actStop))); n != 1 {
+					if n := testutil.ToFloat64(l.wouldHave.WithLabelValues(string(registration.ActStop))); n != 1 {
 						t.Errorf("a shadow counts %v stops that it would have done, want the one", n)
 					}
 				}
@@ -175,11 +177,11 @@ func TestNoRetryIsUsedUp(t *testing.T) {
 }
 
 func TestTheEndOfASessionFencesThenStopsAndSaysWhy(t *testing.T) {
-	expired := &sessionEnd{recovery.ReasonSessionExpired, "registration lost: era is still 1: other brokers stayed registered all the while"}
-	used := &sessionEnd{recovery.ReasonRetriesUsedUp, "etcd did not answer (unreachable) in 2 attempts since the registration ran out"}
+	expired := &registration.SessionEnd{Reason: recovery.ReasonSessionExpired, Detail: "registration lost: era is still 1: other brokers stayed registered all the while"}
+	used := &registration.SessionEnd{Reason: recovery.ReasonRetriesUsedUp, Detail: "etcd did not answer (unreachable) in 2 attempts since the registration ran out"}
 	for _, c := range []struct {
 		name   string
-		end    *sessionEnd
+		end    *registration.SessionEnd
 		change func(c *config.Config)
 		err    error
 		words  string
@@ -208,7 +210,7 @@ func TestTheEndOfASessionFencesThenStopsAndSaysWhy(t *testing.T) {
 				if s.stops != 1 || s.saw != 1 {
 					t.Errorf("%d stops, %d topics quiesced before", s.stops, s.saw)
 				}
-				want := fmt.Sprintf("shutdown:%s stopped:%s", c.end.reason, c.reason)
+				want := fmt.Sprintf("shutdown:%s stopped:%s", c.end.Reason, c.reason)
 				if got := l.why("agent"); got != want {
 					t.Errorf("journal %q, want %q", got, want)
 				}
@@ -256,10 +258,10 @@ func TestWhatABrokerHasToExpectFollowsThePolicy(t *testing.T) {
 // etcd answers, so neither its address nor the class of an error is the matter.
 func TestTheStatusOfABrokerThatMustRegisterItselfNamesNoEtcd(t *testing.T) {
 	inLife(t, nil, func(l *sidecarLife) {
-		l.set(func() { l.lost, l.storeErr, l.heard = true, true, errNothingToAdopt })
+		l.set(func() { l.lost, l.storeErr, l.heard = true, true, registration.ErrNothingToAdopt })
 		l.becomes(recovery.Detached, time.Minute)
 		l.until(l.age() + time.Second)
-		if s := l.status().Summary; !strings.Contains(s, "is not registered: "+errNothingToAdopt.Error()+".") {
+		if s := l.status().Summary; !strings.Contains(s, "is not registered: "+registration.ErrNothingToAdopt.Error()+".") {
 			t.Errorf("the status says %q", s)
 		}
 	})

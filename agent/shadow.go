@@ -2,11 +2,12 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"path/filepath"
 	"strings"
+
+	"holdfast/agent/registration"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -18,23 +19,17 @@ import (
 	"holdfast/recovery/topics"
 )
 
-// Actions are what a sidecar does to etcd, to the broker and to clients, as
-// would_have_total counts them.
-type action string
-
+// What a sidecar does to etcd, to the broker and to clients beside what its registrar does, as
+// would_have_total counts it.
 const (
-	actRegister action = "register"  // write a registration that is not there
-	actRebind   action = "rebind"    // put one that is there under our lease, or mend it
-	actSetMode  action = "set_mode"  // write the state key
-	actLoad     action = "load"      // of a topic
-	actQuiesce  action = "quiesce"   // of a topic
-	actStop     action = "stop"      // of the broker's process
-	actNotReady action = "not_ready" // clients kept away
-	actRevoke   action = "revoke"    // give the registration up
-	actSteer    action = "steer"     // hand the mode over to the broker
+	actLoad     = "load"      // of a topic
+	actQuiesce  = "quiesce"   // of a topic
+	actNotReady = "not_ready" // clients kept away
+	actRevoke   = "revoke"    // give the registration up
+	actSteer    = "steer"     // hand the mode over to the broker
 )
 
-var actions = []action{actRegister, actRebind, actSetMode, actLoad, actQuiesce, actStop, actNotReady, actRevoke, actSteer}
+var actions = []string{registration.ActRegister, registration.ActRebind, registration.ActSetMode, actLoad, actQuiesce, registration.ActStop, actNotReady, actRevoke, actSteer}
 
 // shadow is --shadow: everything is decided, logged and counted, and nothing is done.
 // It stands at the edges: between the sidecar and etcd, the broker, the broker's
@@ -47,7 +42,7 @@ type shadow struct {
 	count *prometheus.CounterVec
 	log   *slog.Logger
 	event func(control.Event)
-	store shadowStore
+	store registration.Supposed
 	// supposed reports whether the broker has that topic in its state only by what would
 	// have been done; nil: before there is a broker.
 	supposed func(topic string) bool
@@ -57,24 +52,24 @@ func newWouldHave() *prometheus.CounterVec {
 	c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "holdfast_would_have_total",
 		Help: "What --shadow would have done and did not, by action. Without --shadow it stays 0."}, []string{"action"})
 	for _, a := range actions {
-		c.WithLabelValues(string(a))
+		c.WithLabelValues(a)
 	}
 	return c
 }
 
 // would counts an action that is not done, and tells of it. Topics may be thousands: they are in
 // the log, and not in the journal.
-func (s *shadow) would(what action, about string) {
+func (s *shadow) would(what, about string) {
 	if s == nil {
 		return
 	}
-	s.count.WithLabelValues(string(what)).Inc()
-	s.log.Info("would have, but for --shadow", "action", string(what), "about", about)
+	s.count.WithLabelValues(what).Inc()
+	s.log.Info("would have, but for --shadow", "action", what, "about", about)
 	switch what {
 	case actLoad, actQuiesce:
 	case actNotReady: // it has its own event
 	default:
-		s.event(control.Event{Kind: "shadow", To: string(what), Detail: about})
+		s.event(control.Event{Kind: "shadow", To: what, Detail: about})
 	}
 }
 
@@ -158,7 +153,7 @@ func (l shadowLine) Revoke(ctx context.Context, id int64) error {
 type shadowStopper struct{ shadow *shadow }
 
 func (s shadowStopper) Stop(context.Context) (string, error) {
-	s.shadow.would(actStop, "the broker's process")
+	s.shadow.would(registration.ActStop, "the broker's process")
 	return "only supposed (--shadow)", nil
 }
 
@@ -175,8 +170,8 @@ func (a *agent) putState(ctx context.Context, w cluster.State, guard int64) (int
 	if a.shadow == nil {
 		return a.main.PutState(ctx, a.ids.registered.now(), w, guard)
 	}
-	a.shadow.would(actSetMode, w.Mode+" ("+w.Reason+")")
-	return a.shadow.store.setState(a.ids.registered.now(), w, guard), nil
+	a.shadow.would(registration.ActSetMode, w.Mode+" ("+w.Reason+")")
+	return a.shadow.store.SetState(a.ids.registered.now(), w, guard), nil
 }
 
 // ownKey hands on what the watch shows of a key that this sidecar writes. In shadow
@@ -208,5 +203,3 @@ func (a *agent) shownChecks() probes.EndpointChecks {
 	}
 	return c
 }
-
-var errShadowShutdown = errors.New("shadow: would have stopped the broker and ended")

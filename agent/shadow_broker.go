@@ -80,7 +80,7 @@ func (b *shadowBroker) Withdraw(_ context.Context, topic string) error {
 	return nil
 }
 
-func (b *shadowBroker) suppose(what action, topic string, serving bool) {
+func (b *shadowBroker) suppose(what, topic string, serving bool) {
 	b.shadow.would(what, topic)
 	b.mu.Lock()
 	defer b.mu.Unlock()

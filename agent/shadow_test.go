@@ -8,18 +8,19 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/agent/registration"
+
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"holdfast/agent/config"
 	"holdfast/agent/control"
-	"holdfast/cluster"
 	"holdfast/recovery"
 )
 
 func inShadow(c *config.Config) { stoppable(c); c.Shadow = true }
 
-func (l *sidecarLife) would(what action) int {
-	return int(testutil.ToFloat64(l.wouldHave.WithLabelValues(string(what))))
+func (l *sidecarLife) would(what string) int {
+	return int(testutil.ToFloat64(l.wouldHave.WithLabelValues(what)))
 }
 
 func (l *sidecarLife) probe(path string) (int, string) {
@@ -38,8 +39,8 @@ func TestInShadowNothingIsDoneToTheBroker(t *testing.T) {
 		if l.quiesces+l.loads+len(l.stops) > 0 || !l.serving {
 			t.Errorf("%d quiesces, %d loads, stops %v", l.quiesces, l.loads, l.stops)
 		}
-		if l.would(actQuiesce) != 1 || l.would(actStop) != 0 || l.would(actNotReady) != 1 {
-			t.Errorf("would have: quiesce %d, stop %d, not_ready %d", l.would(actQuiesce), l.would(actStop), l.would(actNotReady))
+		if l.would(actQuiesce) != 1 || l.would(registration.ActStop) != 0 || l.would(actNotReady) != 1 {
+			t.Errorf("would have: quiesce %d, stop %d, not_ready %d", l.would(actQuiesce), l.would(registration.ActStop), l.would(actNotReady))
 		}
 		for _, path := range []string{"/ready", "/readyz", "/startup", "/broker/live", "/live"} {
 			if code, body := l.probe(path); code != http.StatusOK {
@@ -109,8 +110,8 @@ func TestInShadowTheProcessIsNotStopped(t *testing.T) {
 		l.set(func() { l.frozen = true })
 		l.becomes(recovery.Detached, time.Hour)
 		l.until(l.age() + 10*time.Minute)
-		if len(l.stops) > 0 || l.would(actStop) != 1 {
-			t.Errorf("stopped at %v, would have %d times", l.stops, l.would(actStop))
+		if len(l.stops) > 0 || l.would(registration.ActStop) != 1 {
+			t.Errorf("stopped at %v, would have %d times", l.stops, l.would(registration.ActStop))
 		}
 	})
 }
@@ -144,66 +145,4 @@ func TestInShadowAPersonsWordIsRefused(t *testing.T) {
 			t.Errorf("%+v", s)
 		}
 	})
-}
-
-// What is supposed stands until its lease ends or somebody really writes.
-func TestWhatAShadowSupposesYieldsToWhatIsWritten(t *testing.T) {
-	empty := cluster.Snapshot{Process: cluster.Process{BrokerID: "n1"}, Revision: 100}
-	supposing := func() *shadowStore {
-		s := &shadowStore{}
-		s.over(empty, true)
-		s.register(empty, 7, []byte("ours"), "inc")
-		s.setState("n1", cluster.State{Mode: "active"}, 0)
-		return s
-	}
-	later := func(change func(*cluster.Snapshot)) cluster.Snapshot {
-		seen := empty
-		seen.Revision = 200
-		if change != nil {
-			change(&seen)
-		}
-		return seen
-	}
-	foreign := &cluster.Registration{BrokerID: "n1", Value: []byte("theirs"), LeaseID: 9, CreateRevision: 150, ModRevision: 150}
-	for _, row := range []struct {
-		name         string
-		seen         cluster.Snapshot
-		lives        bool
-		registration string
-		mode         string
-		era          int64
-	}{
-		{"nobody wrote anything", later(nil), true, "ours", "active", 1},
-		{"the lease has ended", later(nil), false, "", "active", 1},
-		{"somebody registered", later(func(s *cluster.Snapshot) { s.Registration = foreign }), true, "theirs", "active", 1},
-		{"a person drained", later(func(s *cluster.Snapshot) { s.State, s.StateRevision = &cluster.State{Mode: "drained"}, 160 }), true, "ours", "drained", 1},
-		{"the era has grown", later(func(s *cluster.Snapshot) { s.Era.N = 5 }), true, "ours", "active", 5},
-	} {
-		t.Run(row.name, func(t *testing.T) {
-			got := supposing().over(row.seen, row.lives)
-			registration, mode := "", ""
-			if got.Registration != nil {
-				registration = string(got.Registration.Value)
-			}
-			if got.State != nil {
-				mode = got.State.Mode
-			}
-			if registration != row.registration || mode != row.mode || got.Era.N != row.era {
-				t.Errorf("registration %q, mode %q, era %d", registration, mode, got.Era.N)
-			}
-			if got.Member == nil || got.Member.Incarnation != "inc" {
-				t.Errorf("member %+v", got.Member)
-			}
-		})
-	}
-}
-
-func TestASupposedEpochGrowsThoughTheStoreDoesNot(t *testing.T) {
-	s := &shadowStore{}
-	seen := cluster.Snapshot{Process: cluster.Process{BrokerID: "n1"}, Revision: 100}
-	first := s.register(s.over(seen, true), 7, nil, "inc")
-	second := s.register(s.over(seen, false), 8, nil, "inc")
-	if first <= seen.Revision || second <= first {
-		t.Errorf("epochs %d, %d at revision %d", first, second, seen.Revision)
-	}
 }

@@ -11,7 +11,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
+
+	"holdfast/agent/registration"
 
 	"golang.org/x/sys/unix"
 
@@ -19,65 +20,40 @@ import (
 	"holdfast/agent/control"
 	"holdfast/agent/process"
 	"holdfast/agent/recognize"
-	"holdfast/cluster"
 	"holdfast/recovery"
 )
 
 // memory is what a sidecar must know of its earlier life. It is a hint: whatever
 // it says about etcd is verified there.
 type memory struct {
-	Format      int    `json:"format"`
-	BrokerID    string `json:"broker_id"`
-	Incarnation string `json:"incarnation"` // of this state directory, for ever
-	// FirstBootDone is the marker of a completed first boot: a registration stood.
-	FirstBootDone bool   `json:"first_boot_done"`
-	Instance      string `json:"instance"` // broker process at the last registration
+	Format   int    `json:"format"`
+	BrokerID string `json:"broker_id"`
+	registration.Past
 	// Process is which process of this host Instance was; nil: it was not recognized.
 	Process *recognize.Past `json:"process,omitempty"`
 	// Place is where the directory was when a registration stood, see stateDir.place.
 	Place string `json:"place,omitempty"`
-	// Data is the identity of the broker's own data, as it was first seen of that process.
-	Data recovery.DataID `json:"data,omitempty"`
 	// Whole is the store revision at which everything assigned was last served on that data.
 	Whole int64 `json:"whole,omitempty"`
 	// Value is what a broker that is named by its instance registered itself with.
-	Value       []byte `json:"value,omitempty"`
-	LeaseID     int64  `json:"lease_id"`
-	Joined      bool   `json:"joined,omitempty"` // an older version: that lease is a Pulsar broker's session, not ours
-	Epoch       int64  `json:"epoch"`
-	Revision    int64  `json:"revision"`     // highest store revision seen
-	ConfirmedAt int64  `json:"confirmed_at"` // revision of the last confirmed renewal that was noted
-	// Deadline is when its lease was over at the latest, by our wall clock; zero: not known.
-	// Without an etcd it is from when on the broker is away for too long.
-	Deadline time.Time `json:"deadline,omitzero"`
+	Value  []byte `json:"value,omitempty"`
+	Joined bool   `json:"joined,omitempty"` // an older version: that lease is a Pulsar broker's session, not ours
 	// Store says where the registration is: "state" is this very file, empty an etcd.
-	Store string `json:"store,omitempty"`
-	// Released says that the last stop gave the registration up, and that etcd has confirmed it.
-	Released bool               `json:"released,omitempty"`
-	Mode     string             `json:"mode"`
-	Reason   string             `json:"reason"`
-	By       string             `json:"by"`
-	Boot     control.BootStatus `json:"boot"`
+	Store string             `json:"store,omitempty"`
+	Boot  control.BootStatus `json:"boot"`
 	// Decided is the decision that Mode comes from; nil: others set it, or an older version did.
 	Decided *control.DecisionStatus `json:"decided,omitempty"`
 	// Left is the process that was to be stopped after 'holdfast leave'; nil: none is.
-	Left *leftProcess `json:"left,omitempty"`
+	Left *registration.LeftProcess `json:"left,omitempty"`
 	// Pause is the maintenance pause in force; nil: none.
 	Pause *recovery.Pause `json:"pause,omitempty"`
-	// Distrust holds what was wrong with an earlier state file until a decision took
-	// it into account.
-	Distrust string `json:"distrust,omitempty"`
 }
 
 const memoryFormat = 1
 
-// highest is the highest revision of the store that is remembered.
-func (m memory) highest() int64 { return max(m.Revision, m.ConfirmedAt) }
-
-// undone reports whether the registration that was given up stands, or an older one. One that
-// is newer was written after the state file was.
-func (m memory) undone(seen cluster.Snapshot) bool {
-	return m.Released && seen.Registration != nil && seen.Registration.CreateRevision <= m.Epoch
+// newMemory is that of a sidecar without a past.
+func newMemory() memory {
+	return memory{Format: memoryFormat, Past: registration.Past{Incarnation: randomID()}}
 }
 
 // stateDir is the sidecar's own directory, locked against a second sidecar.
@@ -215,7 +191,7 @@ func (d *stateDir) load() (memory, error) {
 // a file it is a new one. A file that cannot be understood is corrupt, and leaves its trace
 // in Distrust: it stood for a life that we know nothing of, so the next decision fails closed.
 func readMemory(dir string) (m memory, corrupt bool, err error) {
-	fresh := memory{Format: memoryFormat, Incarnation: randomID()}
+	fresh := newMemory()
 	file := (&stateDir{path: dir}).file()
 	raw, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -283,3 +259,20 @@ func randomID() string {
 	rand.Read(b[:]) // never fails, see crypto/rand
 	return hex.EncodeToString(b[:])
 }
+
+// machineID is where the host says which machine it is.
+const machineID = "/etc/machine-id"
+
+// place tells where the directory is from where a copy of it is. Empty: not known.
+func (d *stateDir) place() string {
+	var st unix.Stat_t
+	if unix.Stat(d.path, &st) != nil {
+		return ""
+	}
+	machine, _ := os.ReadFile(machineID) // in a container there may be none
+	return fmt.Sprintf("%s/%x/%d", strings.TrimSpace(string(machine)), st.Dev, st.Ino)
+}
+
+// movedTo reports whether the directory was elsewhere. A file of a version that did not note
+// where is taken for one that was not.
+func (m memory) movedTo(place string) bool { return m.Place != "" && place != "" && m.Place != place }

@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 
+	"holdfast/agent/registration"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -65,7 +67,7 @@ func TestChildThatSavesWithoutRoom(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := &stateDir{path: path}
-	if err := d.save(memory{Format: memoryFormat, Incarnation: randomID(), BrokerID: "the new one"}); err == nil {
+	if err := d.save(memory{Format: memoryFormat, Past: registration.Past{Incarnation: randomID()}, BrokerID: "the new one"}); err == nil {
 		t.Fatal("saved within ten bytes")
 	}
 	fmt.Println("save failed as it should")

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"holdfast/agent/registration"
 )
 
 func openDir(t *testing.T, path string) *stateDir {
@@ -54,7 +56,7 @@ func TestMemoryIsReadBackAsItWasSaved(t *testing.T) {
 }
 
 func TestCorruptStateFilesArePutAsideAndDistrusted(t *testing.T) {
-	good, err := json.Marshal(memory{Format: memoryFormat, Incarnation: randomID()})
+	good, err := json.Marshal(newMemory())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +106,7 @@ func TestAFullDiskTakesTheModeThatNothingElseKeeps(t *testing.T) {
 	defer syscall.Unmount(path, syscall.MNT_DETACH)
 	d := openDir(t, path)
 	defer d.close()
-	m := memory{Format: memoryFormat, Incarnation: randomID(), Reason: "a reason that is longer than the next"}
+	m := memory{Format: memoryFormat, Past: registration.Past{Incarnation: randomID(), Reason: "a reason that is longer than the next"}}
 	if err := d.save(m); err != nil {
 		t.Fatal(err)
 	}

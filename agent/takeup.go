@@ -7,90 +7,108 @@ import (
 	"strconv"
 	"time"
 
+	"holdfast/agent/registration"
+
 	"holdfast/agent/control"
 	"holdfast/cluster"
 	"holdfast/recovery"
 )
 
-// deliver has the loop take up what the registrar found, and waits until it did.
-func (a *agent) deliver(ctx context.Context, o outcome) error {
-	return a.inLoop(ctx, func() {
+// deliver has the loop take up what the registrar found, and waits until it did. Without an etcd, what an
+// operator changed since it was decided is cluster.ErrChanged, and nothing is taken up.
+func (a *agent) deliver(ctx context.Context, o registration.Outcome) error {
+	changed, wait := false, a.inLoop
+	if a.presence != nil {
+		wait = a.await
+	}
+	err := wait(ctx, func() {
+		if a.presence != nil {
+			if changed = a.modeRev != o.ModeRev; changed {
+				return
+			}
+			a.presence.Well(o.Grant.SentAt)
+			a.metrics.present.Store(true)
+		}
 		a.takeUp(o)
 		who, _ := a.identity.get()
 		a.publishLife(who) // the Registrar may be asked again at once
 	})
+	if err == nil && changed { // on an error the loop may still be writing it
+		err = cluster.ErrChanged
+	}
+	return err
 }
 
 // takeUp makes an outcome ours. A loss that led to it is dealt with first, so that
 // it fences even if the new registration stands already.
-func (a *agent) takeUp(o outcome) {
+func (a *agent) takeUp(o registration.Outcome) {
 	a.depart(recovery.DepartEvent{Kind: recovery.TakenUp})
 	a.attach(a.verdict)
-	d := o.decision
+	d := o.Decision
 	if d.Step == recovery.Register && a.grant.LeaseID != 0 {
 		a.noteLoss(a.lossCause()) // the registrar saw it before anybody else
 		a.attach(a.verdict)
 	}
-	if o.boot != "" {
-		a.boot = control.BootStatus{Kind: string(o.boot), Reason: string(d.Mode.Reason), Evidence: o.evidence}
-		a.metrics.boots.WithLabelValues(string(o.boot), a.metrics.bootReason(d.Mode.Reason)).Inc()
-		a.log.Info("broker boot", "kind", string(o.boot), "mode", string(d.Mode.Mode), "reason", string(d.Mode.Reason), "detail", d.Detail)
+	if o.Boot != "" {
+		a.boot = control.BootStatus{Kind: string(o.Boot), Reason: string(d.Mode.Reason), Evidence: o.Evidence}
+		a.metrics.boots.WithLabelValues(string(o.Boot), a.metrics.bootReason(d.Mode.Reason)).Inc()
+		a.log.Info("broker boot", "kind", string(o.Boot), "mode", string(d.Mode.Mode), "reason", string(d.Mode.Reason), "detail", d.Detail)
 		why := decidedBy(d)
-		why.Kind, why.To, why.Reason, why.Epoch = "boot", string(o.boot), string(d.Mode.Reason), o.grant.Epoch
+		why.Kind, why.To, why.Reason, why.Epoch = "boot", string(o.Boot), string(d.Mode.Reason), o.Grant.Epoch
 		a.event(why)
 	}
-	if o.grant.Epoch != a.memory.Epoch || o.grant.LeaseID != a.grant.LeaseID {
+	if o.Grant.Epoch != a.memory.Epoch || o.Grant.LeaseID != a.grant.LeaseID {
 		to := "held"
 		if d.Step == recovery.Register {
 			to = "registered"
 		}
-		a.log.Info(a.shadow.saying("registration"), "to", to, "lease", strconv.FormatInt(o.grant.LeaseID, 16), "ttl", o.grant.TTL, "epoch", o.grant.Epoch, "detail", d.Detail)
-		a.event(control.Event{Kind: "registration", To: to, Epoch: o.grant.Epoch, Detail: d.Detail})
+		a.log.Info(a.shadow.saying("registration"), "to", to, "lease", strconv.FormatInt(o.Grant.LeaseID, 16), "ttl", o.Grant.TTL, "epoch", o.Grant.Epoch, "detail", d.Detail)
+		a.event(control.Event{Kind: "registration", To: to, Epoch: o.Grant.Epoch, Detail: d.Detail})
 	}
-	if o.former != "" {
+	if o.Former != "" {
 		a.noteSuccession(o)
 	}
-	if o.repaired != "" {
-		if o.grant.Adopted {
+	if o.Repaired != "" {
+		if o.Grant.Adopted {
 			a.metrics.adoptions.Inc()
 		}
-		if o.repaired == underItsOwn {
-			a.log.Info(a.shadow.saying("registration adopted"), "was", o.repaired, "epoch", o.grant.Epoch)
+		if o.Repaired == registration.UnderItsOwn {
+			a.log.Info(a.shadow.saying("registration adopted"), "was", o.Repaired, "epoch", o.Grant.Epoch)
 		} else {
-			a.log.Warn(a.shadow.saying("registration repaired"), "was", o.repaired, "epoch", o.grant.Epoch)
+			a.log.Warn(a.shadow.saying("registration repaired"), "was", o.Repaired, "epoch", o.Grant.Epoch)
 		}
-		a.event(control.Event{Kind: "registration", From: o.repaired, To: "repaired", Epoch: o.grant.Epoch})
+		a.event(control.Event{Kind: "registration", From: o.Repaired, To: "repaired", Epoch: o.Grant.Epoch})
 	}
-	if o.unread != "" && o.unread != a.unread {
-		a.event(control.Event{Kind: "registration", To: "unreadable_record", Epoch: o.grant.Epoch, Detail: o.unread})
+	if o.Unread != "" && o.Unread != a.unread {
+		a.event(control.Event{Kind: "registration", To: "unreadable_record", Epoch: o.Grant.Epoch, Detail: o.Unread})
 	}
-	a.unread = o.unread
-	a.grant, a.value, a.verified, a.tookUp = o.grant, o.value, true, true
-	if o.unsure == a.unsure {
+	a.unread = o.Unread
+	a.grant, a.value, a.verified, a.tookUp = o.Grant, o.Value, true, true
+	if o.Unsure == a.unsure {
 		a.unsure = 0
 	}
-	if o.cutFrom.Equal(a.cutFrom) || d.Step == recovery.Register { // no cut is older than a registration
+	if o.CutFrom.Equal(a.cutFrom) || d.Step == recovery.Register { // no cut is older than a registration
 		a.cutFrom, a.cutOver = time.Time{}, 0
 	}
-	a.keyAt = cmp.Or(o.seenAt, o.grant.Revision)
+	a.keyAt = cmp.Or(o.SeenAt, o.Grant.Revision)
 	if a.traits.Registers {
-		a.valueOf = o.instance
+		a.valueOf = o.Instance
 		a.handed.Store(nil)
-		if a.ids.registered.set(o.instance) {
+		if a.ids.registered.set(o.Instance) {
 			a.early = nil // of the process before
 		}
 	}
 	id := a.ids.registered.now()
-	if (a.attachment == recovery.Detached || o.restored || o.succeeds) && a.relists {
-		a.needAssignments(id, o.grant.Revision)
+	if (a.attachment == recovery.Detached || o.Restored || o.Succeeds) && a.relists {
+		a.needAssignments(id, o.Grant.Revision)
 	}
 	switch {
-	case o.restored:
+	case o.Restored:
 		a.log.Warn("etcd went back in time", "detail", d.Detail)
-		a.modeRev = o.stateRevision // the store went back, and so does what is newest
-		a.decideMode(d, o.stateRevision, o.boot != "")
-	case a.mode.Mode == "" || o.stateRevision >= a.modeRev:
-		a.decideMode(d, o.stateRevision, o.boot != "")
+		a.modeRev = o.StateRevision // the store went back, and so does what is newest
+		a.decideMode(d, o.StateRevision, o.Boot != "")
+	case a.mode.Mode == "" || o.StateRevision >= a.modeRev:
+		a.decideMode(d, o.StateRevision, o.Boot != "")
 	default:
 		// The watch knows a mode that is newer than what this was decided on.
 	}
@@ -99,20 +117,20 @@ func (a *agent) takeUp(o outcome) {
 		a.early = nil
 		early()
 	}
-	if o.restored || o.data != "" && a.memory.Data != "" && o.data != a.memory.Data {
+	if o.Restored || o.Data != "" && a.memory.Data != "" && o.Data != a.memory.Data {
 		a.forgetWhole()
 	}
 	a.remember(func(m *memory) {
 		m.BrokerID, m.FirstBootDone, m.Distrust, m.Released, m.Left = a.brokerID, true, "", false, nil
-		m.Instance, m.LeaseID, m.Epoch = o.instance, o.grant.LeaseID, o.grant.Epoch
-		m.Boot, m.Data, m.Place = a.boot, o.data, a.place
+		m.Instance, m.LeaseID, m.Epoch = o.Instance, o.Grant.LeaseID, o.Grant.Epoch
+		m.Boot, m.Data, m.Place = a.boot, o.Data, a.place
 		if a.traits.Registers {
-			m.Value = o.value
+			m.Value = o.Value
 		}
-		m.Revision, m.ConfirmedAt = max(o.grant.Revision, o.stateRevision), o.grant.Revision
+		m.Revision, m.ConfirmedAt = max(o.Grant.Revision, o.StateRevision), o.Grant.Revision
 	})
 	switch seen := a.seenKey; {
-	case o.restored:
+	case o.Restored:
 		a.seenKey = nil      // the store went back, and revisions with it
 		a.noted = time.Now() // the Keeper still knows the revision of before
 	case seen != nil && seen.id == id && seen.revision > a.keyAt:
@@ -122,10 +140,10 @@ func (a *agent) takeUp(o outcome) {
 }
 
 // noteSuccession tells that a process of the broker has taken over from the one before.
-func (a *agent) noteSuccession(o outcome) {
-	detail := fmt.Sprintf("the broker is registered as %s, and was as %s: %s handed over", o.instance, o.former, control.Plural(o.moved, "assignment"))
-	a.log.Info(a.shadow.saying("succession"), "registered_as", o.instance, "former", o.former, "assignments", o.moved, "epoch", o.grant.Epoch)
-	a.event(control.Event{Kind: "registration", From: o.former, To: "succeeded", Epoch: o.grant.Epoch, Detail: detail})
+func (a *agent) noteSuccession(o registration.Outcome) {
+	detail := fmt.Sprintf("the broker is registered as %s, and was as %s: %s handed over", o.Instance, o.Former, control.Plural(o.Moved, "assignment"))
+	a.log.Info(a.shadow.saying("succession"), "registered_as", o.Instance, "former", o.Former, "assignments", o.Moved, "epoch", o.Grant.Epoch)
+	a.event(control.Event{Kind: "registration", From: o.Former, To: "succeeded", Epoch: o.Grant.Epoch, Detail: detail})
 }
 
 // keySeen is the registration as the watch last showed it; kv nil: gone.

@@ -16,6 +16,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"holdfast/agent/registration"
+
 	"holdfast/agent/config"
 	"holdfast/agent/control"
 	"holdfast/agent/lease"
@@ -522,7 +524,7 @@ func TestASidecarThatGetsAnEtcdForgetsItsOwnStore(t *testing.T) {
 		{"new", "", keptHere, false, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			m := memory{Store: c.was, FirstBootDone: c.past, Mode: "drained"}
+			m := memory{Store: c.was, Past: registration.Past{FirstBootDone: c.past, Mode: "drained"}}
 			if c.past {
 				m.LeaseID, m.Epoch, m.Revision, m.ConfirmedAt = 7, 8, 9, 9
 			}

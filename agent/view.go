@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"holdfast/agent/registration"
+
 	"holdfast/agent/config"
 	"holdfast/agent/control"
 	"holdfast/agent/lease"
@@ -120,8 +122,8 @@ func (a *agent) unregisteredWhy(s *snapshot, v lease.View) string {
 		return ""
 	case a.presence != nil, v.LastClass == "": // the registrar waits
 		return ": " + strings.TrimPrefix(v.LastError, lease.ErrDeferred.Error()+": ")
-	case strings.HasSuffix(v.LastError, errNothingToAdopt.Error()): // etcd answers
-		return ": " + errNothingToAdopt.Error()
+	case strings.HasSuffix(v.LastError, registration.ErrNothingToAdopt.Error()): // etcd answers
+		return ": " + registration.ErrNothingToAdopt.Error()
 	case s.failure.Sequel == recovery.AwaitPerson:
 		return " (" + v.LastClass + "): " + s.failure.Detail
 	}

@@ -46,8 +46,8 @@ var mutations = []mutation{
 		"nobody was declared dead\", f.Same && f.Stands\n",
 		"nobody was declared dead\", f.Same && f.Stands && f.Corrupt != \"\"\n"}},
 	{"registration and state are two writes", "rule 5", []string{
-		"\tif out.decision.Write {\n\t\treq.State = stateWrite(out.decision.Mode)\n\t}\n\tdone, err := client.Register(ctx, req)\n",
-		"\tdone, err := client.Register(ctx, req)\n\tif err == nil && out.decision.Write {\n\t\t_, err = client.PutState(ctx, r.brokerID, *stateWrite(out.decision.Mode), seen.StateRevision)\n\t}\n"}},
+		"\tif out.Decision.Write {\n\t\treq.State = StateOf(out.Decision.Mode)\n\t}\n\tdone, err := client.Register(ctx, req)\n",
+		"\tdone, err := client.Register(ctx, req)\n\tif err == nil && out.Decision.Write {\n\t\t_, err = client.PutState(ctx, seen.BrokerID, *StateOf(out.Decision.Mode), seen.StateRevision)\n\t}\n"}},
 	{"a suspect is never lifted", "rule 12", []string{
 		"return s, NobodyLived, \"nobody who was registered before proved to have lived on\"",
 		"return s, SomebodyLived, \"nobody who was registered before proved to have lived on\""}},
@@ -67,11 +67,11 @@ var mutations = []mutation{
 		"{\"detached\", \"attached\", noService | Assert,",
 		"{\"detached\", \"attached\", Ready | Load | Places | Assert,"}},
 	{"topics are loaded by assignments of before the registration", "rule 4", []string{
-		"if (a.attachment == recovery.Detached || o.restored || o.succeeds) && a.relists {",
-		"if (a.attachment == recovery.Detached || o.restored || o.succeeds) && !a.relists {"}},
+		"if (a.attachment == recovery.Detached || o.Restored || o.Succeeds) && a.relists {",
+		"if (a.attachment == recovery.Detached || o.Restored || o.Succeeds) && !a.relists {"}},
 	{"another process of the broker is taken for the one that was", "startup", []string{
-		"|| r.up == nil || r.up(out.instance) {",
-		"|| r.up == nil || r != nil {"}},
+		"case lost && (now.Silent || now.Instance != out.Instance):",
+		"case lost && now.Gone:"}},
 	{"ready while it serves what belongs elsewhere", "rule 7", []string{
 		"case r.awaited() == 0 && r.counts.Foreign == 0 && (r.counts.Orphan == 0 || r.mass.Tripped()):",
 		"case r.counts.Missing == r.counts.Elsewhere:"}},
@@ -109,8 +109,8 @@ var mutations = []mutation{
 		"created(c.keys.Owner(g.Topic), 0), ",
 		""}},
 	{"a pause does not hold the registration back", "pause", []string{
-		"if !r.paused() {",
-		`if !r.paused() || r.cfg.Driver != "" {`}},
+		"if !now.paused() {",
+		`if !now.paused() || r.Config.Driver != "" {`}},
 	{"a pause does not hold loads back", "pause", []string{
 		"Paused: a.paused() && a.mode.HeldByPause(),",
 		"Paused: false,"}},

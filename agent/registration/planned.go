@@ -1,4 +1,4 @@
-package agent
+package registration
 
 import (
 	"context"
@@ -28,30 +28,19 @@ func plannedStop(seen cluster.Snapshot, found recovery.DataID) *recovery.Planned
 
 // recalled holds a process back that is to be stopped by the note of a sidecar before this one,
 // which did not live to remember it.
-func (r *registrar) recalled(ctx context.Context, seen cluster.Snapshot, now life) error {
-	if !now.recalls || !noted(seen) || r.holder(seen, now.memory) == recovery.Another {
+func (r *Registrar) recalled(ctx context.Context, seen cluster.Snapshot, now Life) error {
+	if !now.Recalls || !noted(seen) || r.holder(seen, now.Past) == recovery.Another {
 		return nil
 	}
 	note := seen.Member.Left
-	left := leftProcess{Instance: note.Instance, At: note.At}
-	if note.Malformed != "" || !note.Stop || note.Epoch != now.memory.Epoch || left.Instance != now.instance || left.rest(r.cfg) <= 0 {
+	left := LeftProcess{Instance: note.Instance, At: note.At}
+	if note.Malformed != "" || !note.Stop || note.Epoch != now.Past.Epoch || left.Instance != now.Instance || left.Rest(r.Config) <= 0 {
 		return nil
 	}
-	if r.recall != nil {
-		r.recall(ctx, left)
+	if r.Recall != nil {
+		r.Recall(ctx, left)
 	}
-	return fmt.Errorf("%w: %s", lease.ErrDeferred, left.waits(r.cfg))
-}
-
-// leaves holds a take-up back while the departure of that very process is being noted, and
-// after it: it would take the note away, and who is stopped then would not be excused. What
-// is asked here was set before the note was begun, and etcd was looked at before that is
-// asked: a take-up that saw no note is refused by the guard of the member record.
-func (r *registrar) leaves(out outcome) error {
-	if out.decision.Step == recovery.Conflict || !r.life().leaves {
-		return nil
-	}
-	return fmt.Errorf("%w: the broker leaves on purpose", lease.ErrDeferred)
+	return fmt.Errorf("%w: %s", lease.ErrDeferred, left.Waits(r.Config))
 }
 
 // unreadable names what cannot be read of the era and of this broker, and where it stands;
@@ -71,13 +60,13 @@ func unreadable(seen cluster.Snapshot) string {
 }
 
 // noteUnread says once what cannot be read, also where nothing comes of the look.
-func (r *registrar) noteUnread(seen cluster.Snapshot) {
+func (r *Registrar) noteUnread(seen cluster.Snapshot) {
 	what := unreadable(seen)
 	if what != "" && what != r.unreadSaid {
-		r.log.Warn("a record in etcd cannot be read", "which", what, "hint", unreadHint)
+		r.Log.Warn("a record in etcd cannot be read", "which", what, "hint", UnreadHint)
 	}
 	r.unreadSaid = what
 }
 
-// unreadHint says how it is mended.
-const unreadHint = "the record of a broker is written anew when it registers; an era that cannot be read may be deleted: 'etcdctl del' with that key"
+// UnreadHint says how it is mended.
+const UnreadHint = "the record of a broker is written anew when it registers; an era that cannot be read may be deleted: 'etcdctl del' with that key"

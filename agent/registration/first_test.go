@@ -1,4 +1,4 @@
-package agent
+package registration
 
 import (
 	"context"
@@ -21,12 +21,10 @@ import (
 func installed(t *testing.T, serving ...string) *outage {
 	o := &outage{t: t, store: etcd.New(etcd.Config{})}
 	o.client = cluster.Over(cluster.Config{}, o.store.Conn(nil), slog.New(slog.DiscardHandler))
-	o.past = life{memory: memory{Format: memoryFormat, Incarnation: "mine"}, instance: "process-1", value: []byte(`{"incarnation":"mine"}`),
-		boot: recovery.BootFacts{OldestMarker: time.Now().Add(-time.Hour), MarkerPath: "data", BrokerStartedAt: time.Now()}}
-	o.registrar = &registrar{cfg: natsDefaults().Effective(), brokerID: "n1", line: directLine{o.client}, clock: lease.BootClock,
-		log: slog.New(slog.DiscardHandler), life: func() life { return o.past }, paused: func() bool { return o.onPause },
-		serves:  answers(serving, nil),
-		deliver: func(_ context.Context, out outcome) error { o.outcomes = append(o.outcomes, out); return nil }}
+	o.past = Life{Name: "n1", Past: Past{Incarnation: "mine"}, Instance: "process-1", Value: []byte(`{"incarnation":"mine"}`),
+		Boot: recovery.BootFacts{OldestMarker: time.Now().Add(-time.Hour), MarkerPath: "data", BrokerStartedAt: time.Now()}}
+	o.begins(natsSettings(), lease.BootClock)
+	o.Serves = answers(serving, nil)
 	o.peer("n2")
 	return o
 }
@@ -37,7 +35,7 @@ func TestAFirstInstallationBesideRunningBrokersDrainsNobody(t *testing.T) {
 		if _, err := o.Establish(t.Context(), 0, false); err != nil {
 			t.Fatal(err)
 		}
-		d := o.outcomes[len(o.outcomes)-1].decision
+		d := o.outcomes[len(o.outcomes)-1].Decision
 		if d.Mode.Mode != mode || d.Mode.Reason != reason {
 			t.Errorf("%s: %s; want %s (%s)", d, d.Detail, mode, reason)
 		}
@@ -63,7 +61,7 @@ func TestAFirstInstallationBesideRunningBrokersDrainsNobody(t *testing.T) {
 	})
 	t.Run("what it serves is not known", func(t *testing.T) {
 		o := installed(t)
-		o.serves = answers(nil, errors.New("timeout"))
+		o.Serves = answers(nil, errors.New("timeout"))
 		if _, err := o.Establish(t.Context(), 0, false); !errors.Is(err, lease.ErrDeferred) || !strings.Contains(err.Error(), "what the broker serves") {
 			t.Errorf("%v, want to wait", err)
 		}
@@ -73,15 +71,15 @@ func TestAFirstInstallationBesideRunningBrokersDrainsNobody(t *testing.T) {
 	})
 	inBubble(t, "a broker that takes long to list is asked once, and is not registered meanwhile", func(t *testing.T) {
 		o, asked := installed(t), 0
-		var l *listing
-		o.serves = func(now *listing) { l, asked = now, asked+1 }
+		var ask func(context.Context)
+		o.Beside = func(do func(context.Context)) { ask, asked = do, asked+1 }
+		o.Serves = answers([]string{"/default/a"}, nil)
 		impatient, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
 		if _, err := o.Establish(impatient, 0, false); !errors.Is(err, lease.ErrDeferred) || o.snapshot().Registration != nil {
 			t.Errorf("%v, want to wait", err)
 		}
-		l.serving = []string{"/default/a"}
-		close(l.done)
+		ask(t.Context())
 		o.assign("n2", "/default/a")
 		is(t, o, recovery.Drained, recovery.ReasonUnknownData)
 		if asked != 1 {
@@ -90,45 +88,45 @@ func TestAFirstInstallationBesideRunningBrokersDrainsNobody(t *testing.T) {
 	})
 	inBubble(t, "another process answers by now", func(t *testing.T) {
 		o := installed(t)
-		o.serves = func(*listing) {}
+		o.Serves, o.Beside = answers([]string{"/default/a"}, nil), func(func(context.Context)) {}
 		impatient, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
 		_, _ = o.Establish(impatient, 0, false)
-		o.past.instance, o.serves = "process-2", answers(nil, nil)
+		o.past.Instance, o.Serves, o.Beside = "process-2", answers(nil, nil), nil
 		is(t, o, recovery.Active, recovery.ReasonFirstRegistration)
 	})
 	t.Run("with --join", func(t *testing.T) {
 		o := installed(t)
-		o.cfg.Join = true
-		o.serves = unasked(t)
+		o.Config.Join = true
+		o.Serves = unasked(t)
 		is(t, o, recovery.Drained, recovery.ReasonJoin)
 	})
 	t.Run("a first boot serves nothing that is older than it", func(t *testing.T) {
 		o := installed(t)
-		o.past.boot = recovery.BootFacts{}
-		o.serves = unasked(t)
+		o.past.Boot = recovery.BootFacts{}
+		o.Serves = unasked(t)
 		is(t, o, recovery.Active, recovery.ReasonBoot)
 	})
 	for name, known := range map[string]func(o *outage){
 		"a member record": func(o *outage) { o.peer("n1"); o.unregister("n1") },
-		"a state file":    func(o *outage) { o.past.memory.FirstBootDone = true },
-		"a revision":      func(o *outage) { o.past.memory.Revision = 1 },
+		"a state file":    func(o *outage) { o.past.Past.FirstBootDone = true },
+		"a revision":      func(o *outage) { o.past.Past.Revision = 1 },
 	} {
 		inBubble(t, name+" says that it was registered", func(t *testing.T) {
 			o := installed(t, "/default/a")
 			known(o)
-			o.serves = unasked(t)
+			o.Serves = unasked(t)
 			is(t, o, recovery.Drained, recovery.ReasonStaleRestart)
 		})
 	}
 }
 
-func answers(serving []string, err error) func(*listing) {
-	return func(l *listing) { l.serving, l.err = serving, err; close(l.done) }
+func answers(serving []string, err error) func(context.Context) ([]string, error) {
+	return func(context.Context) ([]string, error) { return serving, err }
 }
 
-func unasked(t *testing.T) func(*listing) {
-	return func(l *listing) { t.Error("asked what it serves"); close(l.done) }
+func unasked(t *testing.T) func(context.Context) ([]string, error) {
+	return func(context.Context) ([]string, error) { t.Error("asked what it serves"); return nil, nil }
 }
 
 func (o *outage) assign(brokerID string, topics ...string) {

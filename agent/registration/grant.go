@@ -1,4 +1,4 @@
-package agent
+package registration
 
 import (
 	"context"
@@ -23,13 +23,13 @@ const revokeTimeout = time.Second
 // proof of its own: it is a write, and the put under it that follows is refused when the
 // lease is not there. A spare one that is young is as good: when a whole cluster starts at
 // once, etcd refuses the first write of all but one.
-func (r *registrar) grant(ctx context.Context, client *cluster.Client) (lease.Grant, error) {
-	sent := r.clock()
+func (r *Registrar) grant(ctx context.Context, client *cluster.Client) (lease.Grant, error) {
+	sent := r.Clock()
 	if g := r.spare; g.LeaseID != 0 && sent < g.SentAt.Add(g.TTL/2) {
 		r.spare = lease.Grant{}
 		return g, nil
 	}
-	id, granted, err := client.Grant(ctx, r.cfg.LeaseTTL)
+	id, granted, err := client.Grant(ctx, r.Config.LeaseTTL)
 	if err != nil {
 		return lease.Grant{}, err
 	}
@@ -40,14 +40,14 @@ func (r *registrar) grant(ctx context.Context, client *cluster.Client) (lease.Gr
 // leave gives back the lease that the registration was under. Ownership locks may still be
 // under it while we serve their topics: they are bound to the new one key by key, without
 // a moment in which another may take them, and what is left runs out with the lease.
-func (r *registrar) leave(ctx context.Context, client *cluster.Client, held int64) {
-	if r.cfg.OwnershipLocks != "on" {
+func (r *Registrar) leave(ctx context.Context, client *cluster.Client, held int64) {
+	if r.Config.OwnershipLocks != "on" {
 		r.revoke(ctx, client, held)
 	}
 }
 
 // giveBack gives a lease back that no try has used.
-func (r *registrar) giveBack(ctx context.Context, client *cluster.Client) {
+func (r *Registrar) giveBack(ctx context.Context, client *cluster.Client) {
 	if r.spare.LeaseID != 0 {
 		r.revoke(ctx, client, r.spare.LeaseID)
 		r.spare = lease.Grant{}
@@ -60,7 +60,7 @@ var unwritten = []cluster.Class{cluster.ClassNoSpace, cluster.ClassAuth, cluster
 // discard gives a new lease back if the write that was to use it is proven not to have
 // happened. Where only its answer was lost the registration may stand under that lease:
 // revoking it would end what nobody else has ended, and the next look finds it.
-func (r *registrar) discard(ctx context.Context, client *cluster.Client, id int64, err error) (nothing bool) {
+func (r *Registrar) discard(ctx context.Context, client *cluster.Client, id int64, err error) (nothing bool) {
 	nothing = errors.Is(err, cluster.ErrChanged) || slices.Contains(unwritten, cluster.Classify(err))
 	if nothing {
 		r.revoke(ctx, client, id)
@@ -69,11 +69,11 @@ func (r *registrar) discard(ctx context.Context, client *cluster.Client, id int6
 }
 
 // revoke frees a lease that no key of ours needs. If it fails the lease runs out.
-func (r *registrar) revoke(ctx context.Context, client *cluster.Client, id int64) {
+func (r *Registrar) revoke(ctx context.Context, client *cluster.Client, id int64) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), revokeTimeout)
 	defer cancel()
 	if err := client.Revoke(ctx, id); err != nil {
-		r.log.Debug("unused lease not revoked: it runs out by itself", "lease", fmt.Sprintf("%x", id), "err", err)
+		r.Log.Debug("unused lease not revoked: it runs out by itself", "lease", fmt.Sprintf("%x", id), "err", err)
 	}
 }
 
@@ -82,8 +82,8 @@ func (r *registrar) revoke(ctx context.Context, client *cluster.Client, id int64
 
 // Prove implements lease.Registrar. It goes over the renewals' line, and whichever endpoint
 // of it answers will do: the raft term tells whether that is the leader who renewed.
-func (r *registrar) Prove(ctx context.Context, g lease.Grant) (term uint64, err error) {
-	reg, term, err := r.line.Client().Registered(ctx, g.ID)
+func (r *Registrar) Prove(ctx context.Context, g lease.Grant) (term uint64, err error) {
+	reg, term, err := r.Line.Client().Registered(ctx, g.ID)
 	if err != nil {
 		return 0, err
 	}
@@ -91,7 +91,7 @@ func (r *registrar) Prove(ctx context.Context, g lease.Grant) (term uint64, err 
 }
 
 // ours says in what a registration is not the one that was granted.
-func (r *registrar) ours(g lease.Grant, reg *cluster.Registration) error {
+func (r *Registrar) ours(g lease.Grant, reg *cluster.Registration) error {
 	switch {
 	case reg == nil:
 		return fmt.Errorf("%w: there is no registration of %s", lease.ErrLost, g.ID)
@@ -102,7 +102,7 @@ func (r *registrar) ours(g lease.Grant, reg *cluster.Registration) error {
 	case r.adopting(): // the bytes are the broker's
 		return nil
 	}
-	if v, err := reg.Parse(); err != nil || v.Run != r.run {
+	if v, err := reg.Parse(); err != nil || v.Run != r.Run {
 		return fmt.Errorf("%w: another process wrote it", lease.ErrForeign)
 	}
 	return nil
@@ -110,7 +110,7 @@ func (r *registrar) ours(g lease.Grant, reg *cluster.Registration) error {
 
 // proven proves a grant that rests on a renewal. again says that the answer is not what the
 // grant rests on, which is to be decided anew.
-func (r *registrar) proven(ctx context.Context, g lease.Grant) (again bool, err error) {
+func (r *Registrar) proven(ctx context.Context, g lease.Grant) (again bool, err error) {
 	if g.Term == 0 {
 		return false, nil // of a new lease: the registration was put under it
 	}
@@ -121,8 +121,8 @@ func (r *registrar) proven(ctx context.Context, g lease.Grant) (again bool, err 
 	return errors.Is(err, lease.ErrLost) || errors.Is(err, lease.ErrForeign) || errors.Is(err, lease.ErrUnproven), err
 }
 
-// registrationValue is what this sidecar registers of its broker.
-func registrationValue(c config.Config, incarnation, run, version string) ([]byte, error) {
+// Value is what this sidecar registers of its broker.
+func Value(c config.Config, incarnation, run, version string) ([]byte, error) {
 	about, err := json.Marshal(map[string]string{"version": version, "driver": c.Driver})
 	if err != nil {
 		return nil, fmt.Errorf("encode registration: %w", err)
@@ -146,4 +146,12 @@ func fromBefore(old, now []byte) bool {
 	}
 	a.Run, a.Holdfast = b.Run, b.Holdfast
 	return reflect.DeepEqual(a, b)
+}
+
+// LeaseError translates the cluster's word for a lost lease.
+func LeaseError(err error) error {
+	if errors.Is(err, cluster.ErrLeaseNotFound) {
+		return fmt.Errorf("%w: %w", lease.ErrLost, err)
+	}
+	return err
 }

@@ -1,4 +1,4 @@
-package agent
+package registration
 
 import (
 	"cmp"
@@ -13,24 +13,24 @@ import (
 )
 
 // look reads what the decision rests on, and what is known of ourselves.
-func (r *registrar) look(ctx context.Context, client *cluster.Client) (cluster.Snapshot, life, error) {
-	if !r.byInstance {
-		seen, err := client.SnapshotOf(ctx, cluster.Who{Name: r.brokerID, Registered: r.brokerID, Oldest: r.adopting()})
-		return seen, r.life(), err
+func (r *Registrar) look(ctx context.Context, client *cluster.Client) (cluster.Snapshot, Life, error) {
+	before := r.Life()
+	if !r.ByInstance {
+		seen, err := client.SnapshotOf(ctx, cluster.Who{Name: before.Name, Registered: before.Name, Oldest: r.adopting()})
+		return seen, r.Life(), err
 	}
-	before := r.life()
-	id := before.instance
+	id := before.Instance
 	if id == "" {
 		return cluster.Snapshot{}, before, fmt.Errorf("%w: it is not known which process of the broker answers", lease.ErrDeferred)
 	}
-	who := cluster.Who{Name: r.brokerID, Registered: id, Former: formerID(before.memory.Instance, nil, id), Oldest: true}
+	who := cluster.Who{Name: before.Name, Registered: id, Former: formerID(before.Past.Instance, nil, id), Oldest: true}
 	seen, err := client.SnapshotOf(ctx, who)
-	if former := formerID(before.memory.Instance, seen.Member, id); err == nil && former != who.Former {
+	if former := formerID(before.Past.Instance, seen.Member, id); err == nil && former != who.Former {
 		who.Former = former
 		seen, err = client.SnapshotOf(ctx, who)
 	}
-	now := r.life()
-	if err == nil && (now.instance != id || now.memory.Instance != before.memory.Instance) {
+	now := r.Life()
+	if err == nil && (now.Instance != id || now.Past.Instance != before.Past.Instance) {
 		err = fmt.Errorf("another process of the broker answers: %w", cluster.ErrChanged)
 	}
 	return seen, now, err
@@ -50,10 +50,10 @@ func formerID(remembered string, m *cluster.Member, id string) string {
 }
 
 // succession gathers what etcd shows of the process that answers and of the one before.
-func (r *registrar) succession(seen cluster.Snapshot, m memory) recovery.SuccessionFacts {
+func (r *Registrar) succession(seen cluster.Snapshot, m Past) recovery.SuccessionFacts {
 	f := recovery.SuccessionFacts{
-		Own: r.holder(seen, m), OwnState: modeOf(seen.State), OwnGarbled: seen.StateMalformed != "",
-		FormerState: modeOf(seen.Former.State), FormerGarbled: seen.Former.StateMalformed != "",
+		Own: r.holder(seen, m), OwnState: ModeOf(seen.State), OwnGarbled: seen.StateMalformed != "",
+		FormerState: ModeOf(seen.Former.State), FormerGarbled: seen.Former.StateMalformed != "",
 	}
 	f.OwnBound = seen.Registration != nil && boundBy(seen.Member, *seen.Registration, m.Incarnation)
 	switch former := seen.Former.Registration; {
@@ -77,7 +77,8 @@ func boundLastByAnother(m *cluster.Member, reg cluster.Registration, incarnation
 	return m != nil && m.Incarnation != incarnation && m.WrittenWith(reg)
 }
 
-func modeOf(s *cluster.State) *recovery.ModeRecord {
+// ModeOf is the mode that a state key has; nil: there is none.
+func ModeOf(s *cluster.State) *recovery.ModeRecord {
 	if s == nil {
 		return nil
 	}
@@ -87,7 +88,7 @@ func modeOf(s *cluster.State) *recovery.ModeRecord {
 // wentUnseen reports whether the former process's registration had gone before anybody was
 // registered who is now: nobody gives its topics to others. What etcd has compacted nobody can
 // tell any more.
-func (r *registrar) wentUnseen(ctx context.Context, client *cluster.Client, seen cluster.Snapshot) (bool, error) {
+func (r *Registrar) wentUnseen(ctx context.Context, client *cluster.Client, seen cluster.Snapshot) (bool, error) {
 	first := seen.Registration.CreateRevision
 	if peer := seen.OldestPeerRevision; peer != 0 {
 		first = min(first, peer)
@@ -105,21 +106,21 @@ func (r *registrar) wentUnseen(ctx context.Context, client *cluster.Client, seen
 // succeed puts the registration of a new process under a lease of ours, with the mode and
 // with what the former process had, if that one was not declared dead. The lease that we hold
 // runs out, with what a process before that one may still have.
-func (r *registrar) succeed(ctx context.Context, client *cluster.Client, seen cluster.Snapshot, now life, out *outcome) error {
+func (r *Registrar) succeed(ctx context.Context, client *cluster.Client, seen cluster.Snapshot, now Life, out *Outcome) error {
 	unseen, err := r.wentUnseen(ctx, client, seen)
 	if err != nil {
 		return err
 	}
 	plan := cluster.Succession{
-		Seen: seen, Retire: out.succession.Former == recovery.Us, Move: out.succession.HandsOver(out.decision, unseen),
+		Seen: seen, Retire: out.succession.Former == recovery.Us, Move: out.succession.HandsOver(out.Decision, unseen),
 		Begins: out.begins,
-		Member: r.comesBack(seen, now, *out, cluster.Member{Incarnation: now.memory.Incarnation, Data: string(out.data), Instance: out.instance, At: time.Now()}),
+		Member: r.comesBack(seen, now, *out, cluster.Member{Incarnation: now.Past.Incarnation, Data: string(out.Data), Instance: out.Instance, At: time.Now()}),
 	}
-	if plan.Move && now.unfenced {
+	if plan.Move && now.Unfenced {
 		return fmt.Errorf("%w: the broker's new process is fenced first, and given its topics then", lease.ErrDeferred)
 	}
-	if out.decision.Write {
-		plan.State = stateWrite(out.decision.Mode)
+	if out.Decision.Write {
+		plan.State = StateOf(out.Decision.Mode)
 	}
 	grant, err := r.grant(ctx, client)
 	if err != nil {
@@ -134,7 +135,7 @@ func (r *registrar) succeed(ctx context.Context, client *cluster.Client, seen cl
 		return err
 	}
 	plan.LeaseID = grant.LeaseID
-	undo := r.handing(seen.BrokerID, grant)
+	undo := r.Handing(seen.BrokerID, grant)
 	done, err := client.Succeed(ctx, plan, keep)
 	if err != nil {
 		if done.Registration.LeaseID == 0 && r.discard(ctx, client, grant.LeaseID, err) {
@@ -142,14 +143,14 @@ func (r *registrar) succeed(ctx context.Context, client *cluster.Client, seen cl
 		}
 		return err
 	}
-	out.stateRevision = seen.StateRevision
+	out.StateRevision = seen.StateRevision
 	if plan.State != nil {
-		out.stateRevision = done.Registration.ModRevision
+		out.StateRevision = done.Registration.ModRevision
 	}
-	out.repaired, out.former, out.moved = underItsOwn, seen.Former.BrokerID, done.Moved
+	out.Repaired, out.Former, out.Moved = UnderItsOwn, seen.Former.BrokerID, done.Moved
 	grant.Epoch, grant.Adopted, grant.Revision = done.Registration.CreateRevision, true, done.Registration.ModRevision
 	grant.ID = done.Registration.BrokerID
-	out.grant, out.value, out.seenAt = grant, done.Registration.Value, done.Registration.ModRevision
+	out.Grant, out.Value, out.SeenAt = grant, done.Registration.Value, done.Registration.ModRevision
 	return nil
 }
 
@@ -163,66 +164,4 @@ func keepBeside(ctx context.Context, client *cluster.Client, reg *cluster.Regist
 		return fmt.Errorf("lease %x of a process that is registered has gone: %w", reg.LeaseID, cluster.ErrChanged)
 	}
 	return err
-}
-
-// handover is what was begun for a process, and perhaps done: until the Registrar tells of
-// it, it may have what it was to be given.
-type handover struct {
-	instance string
-	validity lease.Validity // of the lease that it was put under: while it holds, the broker may serve
-	fenced   bool           // anew, since that lease may have run out. The loop's
-}
-
-// beginHandover is called before anything is written, and undo where nothing was: what an attempt
-// before this one may have written stays, under a lease that each attempt renews.
-func (a *agent) beginHandover(instance string, under lease.Grant) (undo func()) {
-	first := a.handed.Load() == nil
-	begun := &handover{instance: instance, validity: lease.Validity{SentAt: under.SentAt, TTL: under.TTL, Margin: a.cfg.LeaseDetachMargin}}
-	a.handed.Store(begun)
-	a.needAssignments("", 0)
-	return func() {
-		if first {
-			a.handed.CompareAndSwap(begun, nil)
-		}
-	}
-}
-
-// handedTo is what that process may have been given; nil: nothing. held: under a lease that is
-// known to hold.
-func (a *agent) handedTo(instance string) (h *handover, held bool) {
-	if h = a.handed.Load(); h == nil || h.instance != instance {
-		return nil, false
-	}
-	return h, h.validity.HeldAt(a.clock())
-}
-
-// validity is until when the process that answers may serve, for all that is known. Where the
-// answer to a handover was lost, it may be under the lease of that alone, which nobody renews
-// before the Registrar has found it.
-func (a *agent) validity() lease.Validity {
-	v := a.keeper.View().Validity
-	who, _ := a.identity.get()
-	if h, _ := a.handedTo(who.Instance); h != nil && h.validity.Deadline() < v.Deadline() {
-		return h.validity
-	}
-	return v
-}
-
-// fenceAnew ends a proof that the process serves nothing which is older than what it may
-// have been given since.
-func (a *agent) fenceAnew() {
-	f := &a.fencing
-	waited := f.waited
-	f.waited = a.waitsToBeAttached()
-	if !f.reached.Proven() || f.underway != recovery.StepNone {
-		return
-	}
-	h, held := a.handedTo(f.instance)
-	switch {
-	case waited && !f.waited && f.reached == recovery.FenceQuiesced: // it might serve what it was given
-		a.endFencing()
-	case h != nil && !held && !h.fenced:
-		h.fenced = true
-		a.endFencing()
-	}
 }

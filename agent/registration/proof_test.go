@@ -1,4 +1,4 @@
-package agent
+package registration
 
 import (
 	"context"
@@ -54,7 +54,7 @@ func (s liarStream) RecvMsg(m any) error {
 func newLiedTo(t *testing.T) (*outage, *liar) {
 	o := newOutage(t, "drain")
 	l := &liar{ClientConnInterface: o.store.Conn(nil)}
-	o.line = directLine{cluster.Over(cluster.Config{}, l, slog.New(slog.DiscardHandler))}
+	o.Line = directLine{cluster.Over(cluster.Config{}, l, slog.New(slog.DiscardHandler))}
 	return o, l
 }
 
@@ -133,7 +133,7 @@ func TestAGrantThatRestsOnARenewalIsProvenFirst(t *testing.T) {
 func TestAGrantCountsFromTheSendOfItsRenewal(t *testing.T) {
 	o, l := newLiedTo(t)
 	now := lease.Instant(time.Hour)
-	o.clock = func() lease.Instant { now++; return now }
+	o.Clock = func() lease.Instant { now++; return now }
 	var renewedAt lease.Instant
 	l.renewed = func(*pb.LeaseKeepAliveResponse) { now += lease.Instant(time.Second); renewedAt = now }
 	if g := o.establish(o.first.LeaseID); g.SentAt > renewedAt.Add(-time.Second) || g.SentAt <= lease.Instant(time.Hour) {
@@ -143,8 +143,8 @@ func TestAGrantCountsFromTheSendOfItsRenewal(t *testing.T) {
 
 func TestAGrantHasTheTTLThatEtcdGranted(t *testing.T) {
 	o := newOutage(t, "drain")
-	o.everybodyElseGoes()                    // nobody's life is asked for
-	o.cfg.LeaseTTL = 1500 * time.Millisecond // etcd makes 2 s of it
+	o.everybodyElseGoes()                       // nobody's life is asked for
+	o.Config.LeaseTTL = 1500 * time.Millisecond // etcd makes 2 s of it
 	g := o.establish(0)
 	o.takeUp()
 	if again := o.establish(g.LeaseID); g.TTL != 2*time.Second || again.TTL != 2*time.Second || again.LeaseID != g.LeaseID {
@@ -174,8 +174,8 @@ func TestOnlyOurOwnRegistrationIsAProof(t *testing.T) {
 		{"as granted", func(*outage, *lease.Grant) {}, nil},
 		{"another lease", func(_ *outage, g *lease.Grant) { g.LeaseID++ }, lease.ErrForeign},
 		{"registered anew", func(_ *outage, g *lease.Grant) { g.Epoch-- }, lease.ErrForeign},
-		{"another process", func(o *outage, _ *lease.Grant) { o.run = "another" }, lease.ErrForeign},
-		{"adopted: the bytes are the broker's", func(o *outage, _ *lease.Grant) { o.run, o.cfg.Registration = "another", "adopt" }, nil},
+		{"another process", func(o *outage, _ *lease.Grant) { o.Run = "another" }, lease.ErrForeign},
+		{"adopted: the bytes are the broker's", func(o *outage, _ *lease.Grant) { o.Run, o.Config.Registration = "another", "adopt" }, nil},
 		{"gone", func(o *outage, _ *lease.Grant) { o.lose() }, lease.ErrLost},
 		{"etcd is away", func(o *outage, _ *lease.Grant) { o.store.LoseLeader() }, rpctypes.ErrNoLeader},
 	} {
@@ -198,11 +198,12 @@ func TestOnlyOurOwnRegistrationIsAProof(t *testing.T) {
 // of one. The newest wins, and the older one changes nothing any more.
 func TestTheNewestProcessOfAnIncarnationHasTheRegistration(t *testing.T) {
 	o := newOutage(t, "drain")
-	process := func(run string) *registrar {
+	process := func(run string) *Registrar {
 		past := o.past
-		past.value = valueOfRun(run)
-		return &registrar{cfg: o.cfg, brokerID: o.brokerID, run: run, line: o.line, clock: o.clock, log: o.log,
-			life: func() life { return past }, paused: o.paused, deliver: o.deliver}
+		past.Value = valueOfRun(run)
+		d := o.Deps
+		d.Run, d.Life = run, func() Life { return past }
+		return New(d)
 	}
 	restarted, copied := process("restarted"), process("copied")
 	g, err := restarted.Establish(t.Context(), o.first.LeaseID, false)

@@ -1,4 +1,4 @@
-package agent
+package registration
 
 import (
 	"fmt"
@@ -31,7 +31,7 @@ func TestARecordThatCannotBeReadConcernsWhomOnlyItCouldExcuse(t *testing.T) {
 		{"the era, the registration stands", true, func(o *outage) { o.writeEra(garbledEra) }, recovery.ReasonFastRestart, garbledEra},
 		{"the era, the process and its registration stand", false, func(o *outage) { o.writeEra(garbledEra) }, recovery.RowSurvived, garbledEra},
 		{"the era, written since, others are registered", true, func(o *outage) { o.lose(); o.writeEra(garbledEra) }, recovery.ReasonUnreadableRecord, garbledEra},
-		{"the era, written before", true, func(o *outage) { o.writeEra(garbledEra); o.past.memory.ConfirmedAt = o.snapshot().Revision; o.lose() }, recovery.ReasonStaleRestart, garbledEra},
+		{"the era, written before", true, func(o *outage) { o.writeEra(garbledEra); o.past.Past.ConfirmedAt = o.snapshot().Revision; o.lose() }, recovery.ReasonStaleRestart, garbledEra},
 		{"the era, and the whole cluster restarts", true, func(o *outage) { o.writeEra(garbledEra); o.everybodyElseGoes() }, recovery.ReasonFullClusterRestart, whole},
 		{"the era, and the whole cluster has restarted", true, func(o *outage) { o.writeEra(garbledEra); o.everybodyElseGoes(); o.peer("n2") }, recovery.ReasonFullClusterRestart, whole},
 		{"the era, after all leases ended and the process runs on", false, func(o *outage) { o.everybodyElseGoes(); o.writeEra(garbledEra) }, recovery.ReasonFleetExpired, whole},
@@ -40,15 +40,15 @@ func TestARecordThatCannotBeReadConcernsWhomOnlyItCouldExcuse(t *testing.T) {
 		{"our member record, the process and its registration stand", false, func(o *outage) { o.garble("n1") }, recovery.RowSurvived, whole},
 		{"our member record, others lived on", true, func(o *outage) { o.lose(); o.garble("n1") }, recovery.ReasonUnreadableRecord, whole},
 		{"our member record, the registration was lost", false, func(o *outage) { o.lose(); o.garble("n1") }, recovery.ReasonUnreadableRecord, whole},
-		{"our member record, policy reconnect", false, func(o *outage) { o.cfg.SessionExpiredPolicy = "reconnect"; o.lose(); o.garble("n1") }, recovery.RowReconnected, whole},
+		{"our member record, policy reconnect", false, func(o *outage) { o.Config.SessionExpiredPolicy = "reconnect"; o.lose(); o.garble("n1") }, recovery.RowReconnected, whole},
 		{"our member record, and the whole cluster restarts", true, func(o *outage) { o.everybodyElseGoes(); o.garble("n1") }, recovery.ReasonFullClusterRestart, whole},
 		{"our member record and the era, nobody else is registered", true,
 			func(o *outage) { o.everybodyElseGoes(); o.garble("n1"); o.writeEra(garbledEra) }, recovery.ReasonFullClusterRestart, whole},
 		{"the note of our planned stop, others lived on", true, func(o *outage) { o.lose(); o.garbleNote() }, recovery.ReasonUnreadableRecord, whole},
 		{"the note of our planned stop, nobody else is registered", true, func(o *outage) { o.everybodyElseGoes(); o.garbleNote() }, recovery.ReasonFullClusterRestart, whole},
 		{"drained by an operator", true, func(o *outage) {
-			o.past.mode = recovery.ModeRecord{Mode: recovery.Drained, Reason: "disk swap", By: recovery.ByOperator}
-			if _, err := o.client.PutState(o.t.Context(), "n1", *stateWrite(o.past.mode), o.snapshot().StateRevision); err != nil {
+			o.past.Mode = recovery.ModeRecord{Mode: recovery.Drained, Reason: "disk swap", By: recovery.ByOperator}
+			if _, err := o.client.PutState(o.t.Context(), "n1", *StateOf(o.past.Mode), o.snapshot().StateRevision); err != nil {
 				o.t.Fatal(err)
 			}
 			o.lose()
@@ -64,18 +64,18 @@ func TestARecordThatCannotBeReadConcernsWhomOnlyItCouldExcuse(t *testing.T) {
 			}
 			seen := o.snapshot()
 			keys := o.client.Keys()
-			f := o.foretells()
-			if f.Err != nil || !strings.Contains(f.Text, ", decided by "+string(c.row)+": ") ||
-				seen.Era.Unread != "" && !strings.Contains(f.Text, "at key "+keys.Era()) || seen.MemberMalformed != "" && !strings.Contains(f.Text, "at key "+keys.Member("n1")) {
-				t.Errorf("foretold %+v", f)
+			f, err := o.foretells()
+			if err != nil || f.Decision.Row != c.row || f.Unread != unreadable(seen) ||
+				seen.Era.Unread != "" && !strings.Contains(f.Unread, "at key "+keys.Era()) || seen.MemberMalformed != "" && !strings.Contains(f.Unread, "at key "+keys.Member("n1")) {
+				t.Errorf("foretold %+v, %v", f, err)
 			}
-			o.establish(o.past.memory.LeaseID)
+			o.establish(o.past.Past.LeaseID)
 			out := o.outcomes[len(o.outcomes)-1]
-			if d := out.decision; d.Row != c.row || d.Row == recovery.ReasonUnreadableRecord && (o.snapshot().State.Mode != cluster.ModeDrained || !strings.Contains(d.Detail, "at key /cluster/")) {
+			if d := out.Decision; d.Row != c.row || d.Row == recovery.ReasonUnreadableRecord && (o.snapshot().State.Mode != cluster.ModeDrained || !strings.Contains(d.Detail, "at key /cluster/")) {
 				t.Errorf("%s by %s: %s; %+v", d, d.Row, d.Detail, o.snapshot().State)
 			}
-			if (out.unread == "") != (unreadable(seen) == "") || !strings.HasPrefix(out.unread, unreadable(seen)) {
-				t.Errorf("it says that %q cannot be read, and that is %q", out.unread, unreadable(seen))
+			if (out.Unread == "") != (unreadable(seen) == "") || !strings.HasPrefix(out.Unread, unreadable(seen)) {
+				t.Errorf("it says that %q cannot be read, and that is %q", out.Unread, unreadable(seen))
 			}
 			after := o.snapshot()
 			if left := fmt.Sprintf("%q at key %s", c.left, keys.Era()); c.left == whole && unreadable(after) != "" || c.left != whole && unreadable(after) != "era "+left {
@@ -92,7 +92,7 @@ func TestARecordThatCannotBeReadConcernsWhomOnlyItCouldExcuse(t *testing.T) {
 func TestWhoseRecordCannotBeReadDoesNotLeave(t *testing.T) {
 	o := newOutage(t, "drain")
 	o.garble("n1")
-	if err := noteLeft(t.Context(), o.client, o.departs()); err == nil || !strings.Contains(err.Error(), "at key "+o.client.Keys().Member("n1")) {
+	if err := NoteDeparture(t.Context(), o.client, o.departs()); err == nil || !strings.Contains(err.Error(), "at key "+o.client.Keys().Member("n1")) {
 		t.Errorf("%v", err)
 	}
 }

@@ -1,9 +1,11 @@
-package agent
+package registration
 
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,6 +15,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"holdfast/agent/config"
 	"holdfast/agent/lease"
 	"holdfast/cluster"
 	etcd "holdfast/cluster/memory"
@@ -24,7 +27,7 @@ type directLine struct{ client *cluster.Client }
 
 func (l directLine) KeepAlive(ctx context.Context, id int64, _ bool) (lease.Renewal, error) {
 	renewal, err := l.client.KeepAlive(ctx, id)
-	return lease.Renewal(renewal), leaseError(err)
+	return lease.Renewal(renewal), LeaseError(err)
 }
 func (l directLine) Revoke(ctx context.Context, id int64) error { return l.client.Revoke(ctx, id) }
 func (l directLine) Client() *cluster.Client                    { return l.client }
@@ -34,13 +37,13 @@ func (l directLine) Close() error                               { return nil }
 // outage is a registrar whose broker was registered and active, beside a peer, on an
 // etcd in memory, and lost its registration.
 type outage struct {
-	*registrar
+	*Registrar
 	t        *testing.T
 	store    *etcd.Server
 	client   *cluster.Client
 	first    lease.Grant
-	past     life
-	outcomes []outcome
+	past     Life
+	outcomes []Outcome
 	onPause  bool
 }
 
@@ -48,28 +51,47 @@ func newOutage(t *testing.T, policy string) *outage {
 	t.Helper()
 	o := &outage{t: t, store: etcd.New(etcd.Config{})}
 	o.client = cluster.Over(cluster.Config{}, o.store.Conn(nil), slog.New(slog.DiscardHandler))
-	c := natsDefaults()
+	c := natsSettings()
 	c.SessionExpiredPolicy = policy
 	began, boot := time.Now(), lease.BootClock()
 	clock := func() lease.Instant { return boot.Add(time.Since(began)) } // in a bubble its time
-	o.past = life{memory: memory{Format: memoryFormat, Incarnation: "mine"}, instance: "process-1", value: []byte(`{"incarnation":"mine"}`)}
-	o.registrar = &registrar{cfg: c.Effective(), brokerID: "n1", line: directLine{o.client}, clock: clock,
-		log: slog.New(slog.DiscardHandler), life: func() life { return o.past }, paused: func() bool { return o.onPause },
-		deliver: func(_ context.Context, out outcome) error { o.outcomes = append(o.outcomes, out); return nil }}
+	o.past = Life{Name: "n1", Past: Past{Incarnation: "mine"}, Instance: "process-1", Value: []byte(`{"incarnation":"mine"}`)}
+	o.begins(c, clock)
 	o.first = o.establish(0)
 	o.takeUp()
 	o.peer("n2")
-	o.past.memory.ConfirmedAt = o.snapshot().Revision // by a renewal
+	o.past.Past.ConfirmedAt = o.snapshot().Revision // by a renewal
 	return o
+}
+
+func natsSettings() config.Config {
+	c := config.Default()
+	c.Driver = "nats"
+	return c
+}
+
+// begins has a sidecar start.
+func (o *outage) begins(c config.Config, clock func() lease.Instant) {
+	o.Registrar = New(Deps{Config: c.Effective(), Line: directLine{o.client}, Clock: clock, Log: slog.New(slog.DiscardHandler), Life: o.now,
+		Deliver: func(_ context.Context, out Outcome) error { o.outcomes = append(o.outcomes, out); return nil }})
+}
+
+// now is what is known.
+func (o *outage) now() Life {
+	l := o.past
+	if o.onPause {
+		l.PauseEnds = time.Now().Add(time.Minute)
+	}
+	return l
 }
 
 // takeUp remembers the last outcome, as the loop does.
 func (o *outage) takeUp() {
 	out := o.outcomes[len(o.outcomes)-1]
-	m := &o.past.memory
-	m.BrokerID, m.FirstBootDone, m.Instance = "n1", true, out.instance
-	m.LeaseID, m.Epoch, m.Revision, m.ConfirmedAt = out.grant.LeaseID, out.grant.Epoch, out.grant.Revision, out.grant.Revision
-	o.past.mode = out.decision.Mode
+	m := &o.past.Past
+	m.FirstBootDone, m.Instance = true, out.Instance
+	m.LeaseID, m.Epoch, m.Revision, m.ConfirmedAt = out.Grant.LeaseID, out.Grant.Epoch, out.Grant.Revision, out.Grant.Revision
+	o.past.Mode = out.Decision.Mode
 }
 
 func (o *outage) establish(held int64) lease.Grant {
@@ -84,7 +106,7 @@ func (o *outage) establish(held int64) lease.Grant {
 // peer registers another broker, for as long as ours.
 func (o *outage) peer(id string) {
 	o.t.Helper()
-	leaseID, _, err := o.client.Grant(o.t.Context(), o.cfg.LeaseTTL)
+	leaseID, _, err := o.client.Grant(o.t.Context(), o.Config.LeaseTTL)
 	if err != nil {
 		o.t.Fatal(err)
 	}
@@ -128,7 +150,7 @@ func TestLocksOutliveARegistrationThatSomebodyDeleted(t *testing.T) {
 	for _, locks := range []string{"on", "off"} {
 		t.Run("locks "+locks, func(t *testing.T) {
 			o := newOutage(t, "reconnect")
-			o.cfg.OwnershipLocks = locks
+			o.Config.OwnershipLocks = locks
 			who := cluster.Claimant{BrokerID: "n1", Incarnation: "mine", Epoch: o.first.Epoch, LeaseID: o.first.LeaseID}
 			if got, err := o.client.Lock(t.Context(), who, []cluster.LockRequest{{Act: cluster.Take, Topic: "/n/t"}}); err != nil || !got[0].Current(who) {
 				t.Fatal(got, err)
@@ -159,10 +181,10 @@ func TestSessionPoliciesOnAnEtcd(t *testing.T) {
 	}{
 		{"drain", "drain", nil, "drained", "registration_expired"},
 		{"reconnect", "reconnect", nil, "active", "boot"},
-		{"reconnect, the retries used up", "reconnect", func(o *outage) { o.past.retriesUsed = true }, "", ""},
+		{"reconnect, the retries used up", "reconnect", func(o *outage) { o.past.RetriesUsed = true }, "", ""},
 		{"shutdown", "shutdown", nil, "", ""},
 		{"shutdown, nobody else alive", "shutdown", func(o *outage) { o.everybodyElseGoes() }, "active", "fleet_expired"},
-		{"reconnect, nobody else alive, the retries used up", "reconnect", func(o *outage) { o.past.retriesUsed = true; o.everybodyElseGoes() }, "active", "fleet_expired"},
+		{"reconnect, nobody else alive, the retries used up", "reconnect", func(o *outage) { o.past.RetriesUsed = true; o.everybodyElseGoes() }, "active", "fleet_expired"},
 	} {
 		inBubble(t, c.name, func(t *testing.T) {
 			o := newOutage(t, c.policy)
@@ -173,8 +195,8 @@ func TestSessionPoliciesOnAnEtcd(t *testing.T) {
 			revision, leases := o.holds()
 			g, err := o.Establish(t.Context(), 0, false)
 			if c.mode == "" {
-				var end *sessionEnd
-				if !errors.As(err, &end) || !errors.Is(err, lease.ErrShutdown) || end.reason != recovery.ReasonSessionExpired {
+				var end *SessionEnd
+				if !errors.As(err, &end) || !errors.Is(err, lease.ErrShutdown) || end.Reason != recovery.ReasonSessionExpired {
 					t.Errorf("got %v", err)
 				}
 				if r, n := o.holds(); r != revision || n != leases {
@@ -242,7 +264,7 @@ func TestARegistrationThatStandsIsKeptDuringAPauseAndItsStateIsWrittenAfterIt(t 
 	if _, err := o.client.PutState(t.Context(), "n1", cluster.State{Mode: "gone", By: "x"}, seen.StateRevision); err != nil {
 		t.Fatal(err)
 	}
-	o.past.mode = recovery.ModeRecord{Mode: recovery.Drained, Reason: recovery.ReasonJoin, By: recovery.ByHoldfast}
+	o.past.Mode = recovery.ModeRecord{Mode: recovery.Drained, Reason: recovery.ReasonJoin, By: recovery.ByHoldfast}
 	if _, err := o.client.PutState(t.Context(), "n1", cluster.State{Mode: "active", Reason: "boot", By: "broker"}, o.snapshot().StateRevision); err != nil {
 		t.Fatal(err)
 	}
@@ -254,7 +276,7 @@ func TestARegistrationThatStandsIsKeptDuringAPauseAndItsStateIsWrittenAfterIt(t 
 	if r, _ := o.holds(); r != revision {
 		t.Errorf("revision %d, before %d: something was written", r, revision)
 	}
-	if m := o.outcomes[len(o.outcomes)-1].decision.Mode; m.Mode != recovery.Drained {
+	if m := o.outcomes[len(o.outcomes)-1].Decision.Mode; m.Mode != recovery.Drained {
 		t.Errorf("the broker is %s here", m.Mode)
 	}
 	o.onPause = false
@@ -278,8 +300,8 @@ func TestAFullEtcdIsWaitedForWithoutALeaseLeftOver(t *testing.T) {
 		}
 		return nil
 	})
-	if _, err := o.Establish(t.Context(), 0, false); classify(err) != string(recovery.FailureNoSpace) {
-		t.Errorf("%v of class %q", err, classify(err))
+	if _, err := o.Establish(t.Context(), 0, false); cluster.Classify(err) != cluster.ClassNoSpace {
+		t.Errorf("%v of class %q", err, cluster.Classify(err))
 	}
 	o.store.SetFault(nil)
 	if _, n := o.holds(); n != leases || transactions != 2 {
@@ -307,7 +329,7 @@ func TestARegistrationWhoseAnswerWasLostIsFoundAndNotTakenBack(t *testing.T) {
 	o := newOutage(t, "drain")
 	conn := &deafConn{Conn: o.store.Conn(nil)}
 	client := cluster.Over(cluster.Config{}, conn, slog.New(slog.DiscardHandler))
-	o.line = directLine{client}
+	o.Line = directLine{client}
 	var fleet []etcd.Lease
 	o.store.Inspect(func(v etcd.View) { fleet = v.Leases() })
 	for _, l := range fleet {
@@ -325,7 +347,53 @@ func TestARegistrationWhoseAnswerWasLostIsFoundAndNotTakenBack(t *testing.T) {
 	if seen.Registration == nil || seen.Registration.CreateRevision != g.Epoch || seen.Registration.LeaseID != g.LeaseID {
 		t.Fatalf("holds %+v, registered %+v", g, seen.Registration)
 	}
-	if m := o.outcomes[len(o.outcomes)-1].decision.Mode; m.Mode != recovery.Active || m.Reason != recovery.ReasonFleetExpired {
+	if m := o.outcomes[len(o.outcomes)-1].Decision.Mode; m.Mode != recovery.Active || m.Reason != recovery.ReasonFleetExpired {
 		t.Errorf("%s (%s), want active: nobody was registered when it registered", m.Mode, m.Reason)
+	}
+}
+
+// What the registrar would do about a loss waits, and is done when the pause ends.
+func TestTheRegistrarWaitsForTheEndOfThePause(t *testing.T) {
+	r := New(Deps{Config: natsSettings().Effective()})
+	now := Life{Name: "n1", Instance: "process-1", Mode: recovery.ModeRecord{Mode: recovery.Active, Reason: recovery.ReasonBoot, By: recovery.ByHoldfast},
+		Past: Past{Incarnation: "mine", Instance: "process-1", Mode: "active", Epoch: 5, Revision: 5}, PauseEnds: time.Now().Add(time.Minute)}
+	seen := cluster.Snapshot{Process: cluster.Process{BrokerID: "n1", State: &cluster.State{Mode: "active", Reason: "boot", By: "holdfast"}}, Revision: 9, Era: cluster.Era{N: 1}, Peer: cluster.Peer{CreateRevision: 3}, AnyRegistered: true,
+		Member: &cluster.Member{Era: 1, ModRevision: 5}}
+	out := r.decide(seen, now)
+	if err := r.deferred(&out, now); err == nil || !strings.Contains(err.Error(), "register drained (registration_expired)") {
+		t.Errorf("while paused: %v", err)
+	}
+	if s := fmt.Sprint(out.Decision); s != "register drained (registration_expired)" {
+		t.Error(s)
+	}
+	now.PauseEnds = time.Time{}
+	if err := r.deferred(&out, now); err != nil {
+		t.Errorf("after the pause: %v", err)
+	}
+}
+
+func TestWhatIsKnownAfterTheLookHoldsATakeUpBack(t *testing.T) {
+	keep, lost := Outcome{Instance: "a", Decision: recovery.Decision{Step: recovery.Keep}}, Outcome{Instance: "a", Decision: recovery.Decision{Step: recovery.Register}}
+	boot, conflict := lost, lost
+	boot.Boot, conflict.Decision.Step = recovery.Restart, recovery.Conflict
+	for _, row := range []struct {
+		name string
+		out  Outcome
+		now  Life
+		says string // empty: nothing does
+	}{
+		{"nothing is new", lost, Life{Instance: "a"}, ""},
+		{"its process has ended", keep, Life{Instance: "a", Gone: true}, "has ended"},
+		{"its process has ended, and another has the registration", conflict, Life{Instance: "a", Gone: true, Leaves: true}, ""},
+		{"lost, and it is silent", lost, Life{Instance: "a", Silent: true}, "still the same process is not known"},
+		{"lost, and another process answers", lost, Life{Instance: "b"}, "still the same process is not known"},
+		{"kept, and it is silent", keep, Life{Instance: "a", Silent: true}, ""},
+		{"a new process, which is silent", boot, Life{Instance: "a", Silent: true}, ""},
+		{"it leaves", keep, Life{Instance: "a", Leaves: true}, "leaves on purpose"},
+	} {
+		err := outdated(row.out, row.now)
+		if (err != nil) != (row.says != "") || err != nil && (!errors.Is(err, lease.ErrDeferred) || !strings.Contains(err.Error(), row.says)) {
+			t.Errorf("%s: %v, want %q", row.name, err, row.says)
+		}
 	}
 }

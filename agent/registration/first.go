@@ -1,12 +1,10 @@
-package agent
+package registration
 
 import (
 	"context"
 	"errors"
 	"fmt"
 
-	"holdfast/agent/config"
-	"holdfast/agent/control"
 	"holdfast/agent/lease"
 	"holdfast/cluster"
 	"holdfast/recovery"
@@ -16,15 +14,15 @@ import (
 
 // neverRegistered reports whether nothing says that this broker ever was: neither we, nor
 // its member record, nor a state. What is there and cannot be read says that it was.
-func (r *registrar) neverRegistered(seen cluster.Snapshot, m memory) bool {
+func (r *Registrar) neverRegistered(seen cluster.Snapshot, m Past) bool {
 	return !m.FirstBootDone && m.Distrust == "" && m.Revision == 0 &&
 		seen.Member == nil && seen.MemberMalformed == "" && r.knownState(seen) == 0
 }
 
 // knownState is the mod revision of a state of before; 0: there is none. The state of a broker
 // that has another id at each start is as old as the process that answers.
-func (r *registrar) knownState(seen cluster.Snapshot) int64 {
-	if r.byInstance {
+func (r *Registrar) knownState(seen cluster.Snapshot) int64 {
+	if r.ByInstance {
 		return seen.Former.StateRevision
 	}
 	return seen.StateRevision
@@ -33,14 +31,14 @@ func (r *registrar) knownState(seen cluster.Snapshot) int64 {
 // inventory finds out, before a broker that was never registered is, what it serves that is
 // not its own. That is not guessed. A right that etcd refuses is an answer, and it fails
 // closed: asking again changes nothing.
-func (r *registrar) inventory(ctx context.Context, client *cluster.Client, seen cluster.Snapshot, now life) error {
+func (r *Registrar) inventory(ctx context.Context, client *cluster.Client, seen cluster.Snapshot, now Life) error {
 	r.strange = ""
-	kind, _ := recovery.JudgeBoot(now.boot)
-	decided := r.cfg.Join || seen.Registration != nil && !r.byInstance // whatever it serves
-	if r.serves == nil || decided || kind == recovery.FirstBoot || !r.neverRegistered(seen, now.memory) {
+	kind, _ := recovery.JudgeBoot(now.Boot)
+	decided := r.Config.Join || seen.Registration != nil && !r.ByInstance // whatever it serves
+	if r.Serves == nil || decided || kind == recovery.FirstBoot || !r.neverRegistered(seen, now.Past) {
 		return nil
 	}
-	serving, err := r.listed(ctx, r.serves, now.instance)
+	serving, err := r.listed(ctx, now.Instance)
 	if err != nil {
 		return fmt.Errorf("%w: what the broker serves is not known: %w", lease.ErrDeferred, err)
 	}
@@ -49,8 +47,8 @@ func (r *registrar) inventory(ctx context.Context, client *cluster.Client, seen 
 	}
 	assigned, some, err := client.Assignees(ctx, serving)
 	if cluster.Denied(err) {
-		r.strange = fmt.Sprintf("whose its %s are is not known, because etcd refuses to show all assignments: "+
-			"grant this user read on %s, or compare by hand ('holdfast fleet') and activate", control.Plural(len(serving), "topic"), client.Keys().Brokers())
+		r.strange = fmt.Sprintf("whose topics it serves (%d) is not known, because etcd refuses to show all assignments: "+
+			"grant this user read on %s, or compare by hand ('holdfast fleet') and activate", len(serving), client.Keys().Brokers())
 		return nil
 	}
 	if err != nil {
@@ -68,12 +66,19 @@ type listing struct {
 	err      error
 }
 
-// listed has begin ask that process of the broker what it serves. A question that takes longer than
-// ctx goes on, and its answer is there when this is called again.
-func (r *registrar) listed(ctx context.Context, begin func(*listing), instance string) ([]string, error) {
+// listed asks that process of the broker what it serves. A question that takes longer than ctx goes on,
+// and its answer is there when this is called again.
+func (r *Registrar) listed(ctx context.Context, instance string) ([]string, error) {
+	if r.Beside == nil {
+		return r.Serves(ctx)
+	}
 	if r.listing == nil || r.listing.instance != instance {
-		r.listing = &listing{instance: instance, done: make(chan struct{})}
-		begin(r.listing)
+		l := &listing{instance: instance, done: make(chan struct{})}
+		r.listing = l
+		r.Beside(func(ctx context.Context) {
+			defer close(l.done)
+			l.serving, l.err = r.Serves(ctx)
+		})
 	}
 	select {
 	case <-r.listing.done:
@@ -83,18 +88,4 @@ func (r *registrar) listed(ctx context.Context, begin func(*listing), instance s
 	case <-ctx.Done():
 		return nil, errors.New("it has not listed its topics yet")
 	}
-}
-
-// listOnce lists what clients can use at the broker now, in the background.
-func (a *agent) listOnce(l *listing) {
-	bound := a.settings().LoadTimeout
-	a.tasks.Go(func() {
-		defer close(l.done)
-		ctx, cancel := context.WithTimeout(a.life0, bound)
-		defer cancel()
-		held, err := a.broker.Topics(ctx)
-		if l.serving, l.err = held.Serving, err; errors.Is(err, context.DeadlineExceeded) {
-			l.err = fmt.Errorf("it did not list its topics within %s (--load-timeout): %w", config.FormatDuration(bound), l.err)
-		}
-	})
 }

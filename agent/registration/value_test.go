@@ -1,4 +1,4 @@
-package agent
+package registration
 
 import (
 	"testing"
@@ -11,7 +11,7 @@ func TestWhatTheSidecarBeforeWroteIsNoForeignValue(t *testing.T) {
 	value := func(url, incarnation, run, version string) []byte {
 		c := config.Default()
 		c.BrokerURL = url
-		v, err := registrationValue(c, incarnation, run, version)
+		v, err := Value(c, incarnation, run, version)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,4 +1,4 @@
-package agent
+package registration
 
 import (
 	"context"
@@ -58,14 +58,13 @@ func TestAClusterThatStartsAtOnceLooksTwiceAtMost(t *testing.T) {
 			way := a
 			way.ClientConnInterface = store.Conn(link)
 			o.client = cluster.Over(cluster.Config{}, way, slog.New(slog.DiscardHandler))
-			o.past = life{memory: memory{Format: memoryFormat, Incarnation: "mine", FirstBootDone: true, Revision: 1,
-				Deadline: time.Now().Add(-time.Hour + time.Duration(ways.IntN(int(30*time.Second))))}, instance: "process-2", value: []byte(`{"incarnation":"mine"}`),
-				boot: recovery.BootFacts{OldestMarker: time.Now().Add(-time.Hour), MarkerPath: "data", BrokerStartedAt: time.Now()}}
-			o.registrar = &registrar{cfg: natsDefaults().Effective(), brokerID: id, line: directLine{o.client}, clock: lease.BootClock,
-				log: slog.New(slog.DiscardHandler), life: func() life { return o.past }, paused: func() bool { return false },
-				deliver: func(_ context.Context, out outcome) error { o.outcomes = append(o.outcomes, out); return nil }}
+			o.past = Life{Name: "n1", Past: Past{Incarnation: "mine", FirstBootDone: true, Revision: 1,
+				Deadline: time.Now().Add(-time.Hour + time.Duration(ways.IntN(int(30*time.Second))))}, Instance: "process-2", Value: []byte(`{"incarnation":"mine"}`),
+				Boot: recovery.BootFacts{OldestMarker: time.Now().Add(-time.Hour), MarkerPath: "data", BrokerStartedAt: time.Now()}}
+			o.past.Name = id
+			o.begins(natsSettings(), lease.BootClock)
 			defer func() {
-				if d := o.outcomes[0].decision; d.Mode.Mode != recovery.Active || d.Mode.Reason != recovery.ReasonFullClusterRestart {
+				if d := o.outcomes[0].Decision; d.Mode.Mode != recovery.Active || d.Mode.Reason != recovery.ReasonFullClusterRestart {
 					t.Errorf("%s: %s: %s", id, d, d.Detail)
 				}
 			}()
@@ -133,11 +132,11 @@ func TestASpareLeaseIsUsedWhileItIsYoungAndGivenBackOtherwise(t *testing.T) {
 			if c.occupied {
 				o.peer("n1")
 			}
-			id, ttl, err := o.client.Grant(t.Context(), o.cfg.LeaseTTL)
+			id, ttl, err := o.client.Grant(t.Context(), o.Config.LeaseTTL)
 			if err != nil {
 				t.Fatal(err)
 			}
-			o.spare = lease.Grant{LeaseID: id, SentAt: o.clock().Add(-c.age), TTL: ttl}
+			o.spare = lease.Grant{LeaseID: id, SentAt: o.Clock().Add(-c.age), TTL: ttl}
 			g, err := o.Establish(t.Context(), 0, false)
 			if (err != nil) != c.occupied {
 				t.Fatal(err)

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"holdfast/agent/registration"
 
 	"holdfast/agent/lease"
 	"holdfast/recovery"
@@ -13,7 +13,7 @@ import (
 
 func TestADetachmentIsNotedUntilTheRegistrarHasWrittenIt(t *testing.T) {
 	inLife(t, nil, func(l *sidecarLife) {
-		noted := func() time.Time { return l.life.Load().cutFrom }
+		noted := func() time.Time { return l.life.Load().CutFrom }
 		if at := noted(); !at.IsZero() {
 			t.Errorf("cut off since %v, and attached", at)
 		}
@@ -23,11 +23,11 @@ func TestADetachmentIsNotedUntilTheRegistrarHasWrittenIt(t *testing.T) {
 		if l.state() != recovery.Detached || at.IsZero() || at.After(l.born.Add(9*time.Second)) || at.Before(l.born.Add(9*time.Second-2*l.cfg.RenewInterval)) {
 			t.Fatalf("%s, cut off since %v; the last renewal was confirmed before %v", l.state(), at, l.born.Add(9*time.Second))
 		}
-		l.deliverOutcome(t, outcome{}) // of a question from before the detachment
+		l.deliverOutcome(t, registration.Outcome{}) // of a question from before the detachment
 		if !noted().Equal(at) {
 			t.Error("it is forgotten before it was written")
 		}
-		l.deliverOutcome(t, outcome{cutFrom: at})
+		l.deliverOutcome(t, registration.Outcome{CutFrom: at})
 		if now := noted(); !now.IsZero() {
 			t.Errorf("still to be written: %v", now)
 		}
@@ -35,11 +35,11 @@ func TestADetachmentIsNotedUntilTheRegistrarHasWrittenIt(t *testing.T) {
 }
 
 // deliverOutcome has the loop take up that the registration survived.
-func (l *sidecarLife) deliverOutcome(t *testing.T, o outcome) {
+func (l *sidecarLife) deliverOutcome(t *testing.T, o registration.Outcome) {
 	t.Helper()
 	mode := recovery.ModeRecord{Mode: recovery.Active, Reason: recovery.ReasonBoot, By: recovery.ByHoldfast}
-	o.decision, o.instance = recovery.Decision{Step: recovery.Keep, Mode: mode}, "process-1"
-	o.grant = lease.Grant{LeaseID: 1, SentAt: l.clock().Add(-l.cfg.LeaseTTL), TTL: l.cfg.LeaseTTL, Epoch: 1, Revision: 10}
+	o.Decision, o.Instance = recovery.Decision{Step: recovery.Keep, Mode: mode}, "process-1"
+	o.Grant = lease.Grant{LeaseID: 1, SentAt: l.clock().Add(-l.cfg.LeaseTTL), TTL: l.cfg.LeaseTTL, Epoch: 1, Revision: 10}
 	if err := l.deliver(context.Background(), o); err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +47,7 @@ func (l *sidecarLife) deliverOutcome(t *testing.T, o outcome) {
 
 // A detachment may come between a look at the registration and its answer, and a pause may hold
 // the note back: whoever compares losses must not take its end for later than it was.
-func TestACutThatIsNotedLateEndsWhenItEnded(t *testing.T) {
+func TestTheEndOfACutIsRememberedUntilItIsNoted(t *testing.T) {
 	inLife(t, nil, func(l *sidecarLife) {
 		l.until(l.age() + 10*time.Second)
 		l.inLoop(func() {
@@ -66,14 +66,4 @@ func TestACutThatIsNotedLateEndsWhenItEnded(t *testing.T) {
 			}
 		})
 	})
-	o := newOutage(t, "drain")
-	back := o.snapshot().Revision
-	o.past.cutFrom, o.past.cutOver = time.Now(), back
-	if _, err := o.store.Put(t.Context(), &etcdserverpb.PutRequest{Key: []byte("life")}); err != nil {
-		t.Fatal(err)
-	}
-	o.establish(o.first.LeaseID)
-	if c := o.snapshot().Member.Cut; c == nil || c.Revision != back {
-		t.Errorf("noted %+v, want the end at revision %d", c, back)
-	}
 }

@@ -1,4 +1,4 @@
-package agent
+package registration
 
 import (
 	"context"
@@ -49,12 +49,12 @@ func (o *outage) leaves(id string) {
 	o.unregister(id)
 }
 
-func (o *outage) decided() recovery.Decision { return o.outcomes[len(o.outcomes)-1].decision }
+func (o *outage) decided() recovery.Decision { return o.outcomes[len(o.outcomes)-1].Decision }
 
 // restartsAs is another process of the broker, with its data.
 func (o *outage) restartsAs(instance string) {
-	o.past.instance, o.past.mode = instance, recovery.ModeRecord{}
-	o.past.boot = recovery.BootFacts{OldestMarker: time.Now().Add(-time.Hour), MarkerPath: "data", BrokerStartedAt: time.Now()}
+	o.past.Instance, o.past.Mode = instance, recovery.ModeRecord{}
+	o.past.Boot = recovery.BootFacts{OldestMarker: time.Now().Add(-time.Hour), MarkerPath: "data", BrokerStartedAt: time.Now()}
 }
 
 func (o *outage) writeEra(value string) { o.putValue(o.client.Keys().Era(), value) }
@@ -68,13 +68,13 @@ func (o *outage) putValue(key, value string) {
 
 func (o *outage) garble(id string) { o.putValue(o.client.Keys().Member(id), "torn") }
 
-// narrow is a connection of a user who may not read what is below a prefix, but single keys.
-type narrow struct {
+// hidden is a connection of a user who may not read what is below a prefix, but single keys.
+type hidden struct {
 	grpc.ClientConnInterface
 	prefix string
 }
 
-func (n narrow) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
+func (n hidden) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
 	if txn, ok := args.(*etcdserverpb.TxnRequest); ok {
 		for _, op := range slices.Concat(txn.Success, txn.Failure) {
 			if r := op.GetRequestRange(); len(r.GetRangeEnd()) > 0 && strings.HasPrefix(string(r.Key), n.prefix) {
@@ -86,7 +86,7 @@ func (n narrow) Invoke(ctx context.Context, method string, args, reply any, opts
 }
 
 func (o *outage) without(prefix string) *cluster.Client {
-	return cluster.Over(cluster.Config{}, narrow{o.store.Conn(nil), prefix}, slog.New(slog.DiscardHandler))
+	return cluster.Over(cluster.Config{}, hidden{o.store.Conn(nil), prefix}, slog.New(slog.DiscardHandler))
 }
 
 // suspicious is n1, which was lost while n2 and n3 stood registered. again: its broker was restarted
@@ -94,11 +94,11 @@ func (o *outage) without(prefix string) *cluster.Client {
 func suspicious(t *testing.T, again bool) *outage {
 	o := newOutage(t, "drain")
 	o.peer("n3")
-	o.past.memory.ConfirmedAt = o.snapshot().Revision
-	o.past.memory.Deadline = time.Now().Add(o.ttl())
+	o.past.Past.ConfirmedAt = o.snapshot().Revision
+	o.past.Past.Deadline = time.Now().Add(o.ttl())
 	o.lose()
 	if again {
-		o.stood, o.before = false, note.Confirmed{Revision: o.past.memory.ConfirmedAt, Deadline: o.past.memory.Deadline}
+		o.stood, o.Before = false, note.Confirmed{Revision: o.past.Past.ConfirmedAt, Deadline: o.past.Past.Deadline}
 		o.restartsAs("process-2")
 	}
 	return o
@@ -169,7 +169,7 @@ func TestWhoeverIsLostWhileOthersStandIsASuspectUntilItIsKnownWhetherTheyLivedOn
 		{"a leader is elected", at(20, func(o *outage) { o.store.ChangeLeader(0) }), "drained", "holdfast", proof + 18*time.Second, 2 * proof},
 		{"one was cut off at the same time, and kept its registration", at(1, func(o *outage) {
 			o.writes("n2", func(m *cluster.Member) {
-				m.Cut = &cluster.Cut{From: o.past.memory.Deadline.Add(-o.ttl()), Until: time.Now(), Revision: 1}
+				m.Cut = &cluster.Cut{From: o.past.Past.Deadline.Add(-o.ttl()), Until: time.Now(), Revision: 1}
 			})
 		}), "active", "holdfast", 4 * time.Second, 9 * time.Second},
 		{"one was cut off long before", at(1, func(o *outage) {
@@ -201,7 +201,7 @@ func TestWhoeverIsLostWhileOthersStandIsASuspectUntilItIsKnownWhetherTheyLivedOn
 				if _, err := o.store.DeleteRange(o.t.Context(), &etcdserverpb.DeleteRangeRequest{Key: []byte(o.client.Keys().State("n1"))}); err != nil {
 					o.t.Fatal(err)
 				}
-				o.asks, o.stood, o.past.mode, o.past.instance = nil, false, recovery.ModeRecord{}, "process-3"
+				o.asks, o.stood, o.past.Mode, o.past.Instance = nil, false, recovery.ModeRecord{}, "process-3"
 			}
 		}, "drained", "holdfast", proof, proof + 16*time.Second},
 		{"the sidecar is restarted", at(6, func(o *outage) { o.asks, o.stood = nil, false }), "drained", "holdfast", proof + 4*time.Second, proof + 16*time.Second},
@@ -247,13 +247,13 @@ func (o *outage) operator(mode string) {
 	if _, err := o.client.PutState(o.t.Context(), "n1", cluster.State{Mode: mode, Reason: "disk swap", By: "ops", At: time.Now()}, o.snapshot().StateRevision); err != nil {
 		o.t.Fatal(err)
 	}
-	o.past.mode = recovery.ModeRecord{Mode: recovery.Mode(mode), Reason: "disk swap", By: "ops"}
+	o.past.Mode = recovery.ModeRecord{Mode: recovery.Mode(mode), Reason: "disk swap", By: "ops"}
 }
 
 func TestASuspicionStaysOpenWhereEtcdDoesNotShowTheOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := suspicious(t, false)
-		o.line = directLine{o.without(o.client.Keys().Members())}
+		o.Line = directLine{o.without(o.client.Keys().Members())}
 		if over := o.goesOn(3*time.Minute, nil); over != 0 {
 			t.Errorf("over after %v", over)
 		}
@@ -285,10 +285,10 @@ func TestAMemberRecordTellsHowLongALifeWasUnbroken(t *testing.T) {
 		if m := o.snapshot().Member; m.LifeSince(9) != first || m.Away <= once.Member.ModRevision {
 			t.Errorf("after another %+v", m)
 		}
-		o.past.memory.ConfirmedAt = o.snapshot().Revision
-		o.past.memory.Deadline = time.Now().Add(o.ttl())
+		o.past.Past.ConfirmedAt = o.snapshot().Revision
+		o.past.Past.Deadline = time.Now().Add(o.ttl())
 		confirmed := time.Now()
-		o.past.cutFrom = confirmed
+		o.past.CutFrom = confirmed
 		o.unregister("n1")
 		time.Sleep(o.ttl())
 		o.establish(0)

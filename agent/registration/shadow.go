@@ -1,4 +1,4 @@
-package agent
+package registration
 
 import (
 	"context"
@@ -11,44 +11,61 @@ import (
 	"holdfast/recovery"
 )
 
-// shadowRegistrar decides with the registrar's own tables on what etcd really holds,
+// Shadow decides with the registrar's own tables on what etcd really holds,
 // and writes nothing. It implements lease.Registrar.
-type shadowRegistrar struct {
-	*registrar
-	shadow *shadow
+type Shadow struct {
+	*Registrar
+	would func(act, about string) // counts what is not done
+	store *Supposed
+}
+
+// What a registrar does.
+const (
+	ActRegister = "register" // write a registration that is not there
+	ActRebind   = "rebind"   // put one that is there under our lease, or mend it
+	ActSetMode  = "set_mode" // write the state key
+	ActStop     = "stop"     // of the broker's process
+)
+
+// ErrShadowShutdown is that the session policy would have ended it.
+var ErrShadowShutdown = errors.New("shadow: would have stopped the broker and ended")
+
+// NewShadow is a registrar that writes nothing but what is supposed.
+func NewShadow(r *Registrar, would func(act, about string), store *Supposed) *Shadow {
+	return &Shadow{r, would, store}
 }
 
 // Establish implements lease.Registrar.
-func (r shadowRegistrar) Establish(ctx context.Context, held int64, fresh bool) (lease.Grant, error) {
+func (r *Shadow) Establish(ctx context.Context, held int64, fresh bool) (lease.Grant, error) {
 	client, err := r.open(ctx, held, fresh)
 	if err != nil {
 		return lease.Grant{}, err
 	}
 	grant, alive, err := r.ownLease(ctx, client, held)
 	if err != nil {
-		return lease.Grant{}, leaseError(err)
+		return lease.Grant{}, LeaseError(err)
 	}
-	supposed := func(seen cluster.Snapshot) cluster.Snapshot { return r.shadow.store.over(seen, alive) }
+	supposed := func(seen cluster.Snapshot) cluster.Snapshot { return r.store.over(seen, alive) }
 	seen, now, out, err := r.consider(ctx, client, supposed)
 	if err != nil {
-		return lease.Grant{}, leaseError(err)
+		return lease.Grant{}, LeaseError(err)
 	}
 	r.review(ctx, client, seen, now, &out)
-	switch out.decision.Step {
+	switch out.Decision.Step {
 	case recovery.Conflict:
-		return lease.Grant{}, fmt.Errorf("%w: %s", lease.ErrConflict, r.describeHolder(seen))
+		return lease.Grant{}, fmt.Errorf("%w: %s", lease.ErrConflict, out.Decision.Detail)
 	case recovery.Shutdown:
-		if r.shadow.store.stopsFirst() {
-			r.shadow.would(actStop, out.decision.Detail)
+		if r.store.stopsFirst() {
+			r.would(ActStop, out.Decision.Detail)
 		}
-		return lease.Grant{}, fmt.Errorf("%w: %s", errShadowShutdown, out.decision.Detail)
+		return lease.Grant{}, fmt.Errorf("%w: %s", ErrShadowShutdown, out.Decision.Detail)
 	}
-	if out.decision.Step != recovery.Keep && len(now.value) == 0 {
+	if out.Decision.Step != recovery.Keep && len(now.Value) == 0 {
 		return lease.Grant{}, r.unregistered(&out)
 	}
 	if !alive {
 		if grant, err = r.grant(ctx, client); err != nil {
-			return lease.Grant{}, leaseError(err)
+			return lease.Grant{}, LeaseError(err)
 		}
 	}
 	r.suppose(&grant, &out, seen, now)
@@ -62,7 +79,7 @@ func (r shadowRegistrar) Establish(ctx context.Context, held int64, fresh bool) 
 			return lease.Grant{}, err
 		}
 	}
-	if err := r.deliver(ctx, out); err != nil {
+	if err := r.Deliver(ctx, out); err != nil {
 		return lease.Grant{}, err
 	}
 	return grant, nil
@@ -70,11 +87,11 @@ func (r shadowRegistrar) Establish(ctx context.Context, held int64, fresh bool) 
 
 // ownLease renews the lease that is held. It is ours alone: what a shadow remembers
 // does not outlive its process.
-func (r shadowRegistrar) ownLease(ctx context.Context, client *cluster.Client, held int64) (g lease.Grant, alive bool, err error) {
+func (r *Shadow) ownLease(ctx context.Context, client *cluster.Client, held int64) (g lease.Grant, alive bool, err error) {
 	if held == 0 {
 		return g, false, nil
 	}
-	sent := r.clock()
+	sent := r.Clock()
 	renewal, err := client.KeepAlive(ctx, held)
 	if errors.Is(err, cluster.ErrLeaseNotFound) {
 		return g, false, nil
@@ -84,9 +101,9 @@ func (r shadowRegistrar) ownLease(ctx context.Context, client *cluster.Client, h
 
 // Prove implements lease.Registrar. Nothing stands under a shadow's lease: that it is there,
 // and that the leader who renewed it is still the leader, is all that there is to prove.
-func (r shadowRegistrar) Prove(ctx context.Context, g lease.Grant) (term uint64, err error) {
-	client := r.line.Client()
-	if _, term, err = client.Registered(ctx, r.brokerID); err != nil {
+func (r *Shadow) Prove(ctx context.Context, g lease.Grant) (term uint64, err error) {
+	client := r.Line.Client()
+	if _, term, err = client.Registered(ctx, r.Life().Name); err != nil {
 		return 0, err
 	}
 	left, err := client.LeaseLeft(ctx, g.LeaseID)
@@ -97,38 +114,38 @@ func (r shadowRegistrar) Prove(ctx context.Context, g lease.Grant) (term uint64,
 }
 
 // suppose fills in what the transaction would have written, and remembers it.
-func (r shadowRegistrar) suppose(grant *lease.Grant, out *outcome, seen cluster.Snapshot, now life) {
-	value := now.value
-	keep := out.decision.Step == recovery.Keep
+func (r *Shadow) suppose(grant *lease.Grant, out *Outcome, seen cluster.Snapshot, now Life) {
+	value := now.Value
+	keep := out.Decision.Step == recovery.Keep
 	if keep && (r.adopting() || len(value) == 0) {
 		value = seen.Registration.Value
 	}
 	grant.Adopted, grant.Revision = r.adopting(), max(grant.Revision, seen.Revision)
 	switch {
 	case !keep:
-		grant.Epoch = r.shadow.store.register(seen, grant.LeaseID, value, now.memory.Incarnation)
-		r.shadow.would(actRegister, fmt.Sprintf("%s under lease %x", seen.BrokerID, grant.LeaseID))
+		grant.Epoch = r.store.register(seen, grant.LeaseID, value, now.Past.Incarnation)
+		r.would(ActRegister, fmt.Sprintf("%s under lease %x", seen.BrokerID, grant.LeaseID))
 	case seen.Registration.LeaseID != grant.LeaseID || string(seen.Registration.Value) != string(value):
-		out.repaired = "foreign lease"
-		grant.Epoch = r.shadow.store.rebind(seen, grant.LeaseID, value, now.memory.Incarnation)
-		r.shadow.would(actRebind, fmt.Sprintf("the registration of %s to lease %x", seen.BrokerID, grant.LeaseID))
-		if out.succeeds {
-			out.former = seen.Former.BrokerID
+		out.Repaired = "foreign lease"
+		grant.Epoch = r.store.rebind(seen, grant.LeaseID, value, now.Past.Incarnation)
+		r.would(ActRebind, fmt.Sprintf("the registration of %s to lease %x", seen.BrokerID, grant.LeaseID))
+		if out.Succeeds {
+			out.Former = seen.Former.BrokerID
 		}
 	default:
 		grant.Epoch = seen.Registration.CreateRevision
 	}
-	if out.decision.Write {
-		out.stateRevision = r.shadow.store.setState(seen.BrokerID, *stateWrite(out.decision.Mode), r.shadow.store.stateThere())
-		r.shadow.would(actSetMode, string(out.decision.Mode.Mode)+" ("+string(out.decision.Mode.Reason)+")")
+	if out.Decision.Write {
+		out.StateRevision = r.store.SetState(seen.BrokerID, *StateOf(out.Decision.Mode), r.store.stateThere())
+		r.would(ActSetMode, string(out.Decision.Mode.Mode)+" ("+string(out.Decision.Mode.Reason)+")")
 	}
-	r.shadow.store.suspects(suspectNote(out.decision))
-	out.grant, out.value = *grant, value
+	r.store.suspects(suspectNote(out.Decision))
+	out.Grant, out.Value = *grant, value
 }
 
-// shadowStore is what would stand in etcd beside what really does. Each part yields
+// Supposed is what would stand in etcd beside what really does. Each part yields
 // to what others write.
-type shadowStore struct {
+type Supposed struct {
 	mu           sync.Mutex
 	epoch        int64                 // the last that was given
 	registration *cluster.Registration // nil: none is supposed
@@ -144,7 +161,7 @@ type shadowStore struct {
 
 // over lays what is supposed over what etcd holds. The registration goes with its
 // lease, as it would in etcd.
-func (s *shadowStore) over(seen cluster.Snapshot, leaseLives bool) cluster.Snapshot {
+func (s *Supposed) over(seen cluster.Snapshot, leaseLives bool) cluster.Snapshot {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.there = seen
@@ -177,7 +194,7 @@ func (s *shadowStore) over(seen cluster.Snapshot, leaseLives bool) cluster.Snaps
 
 // overFormer lays what is supposed of an earlier process, which had another id, over what
 // etcd holds of that one.
-func (s *shadowStore) overFormer(seen *cluster.Snapshot, leaseLives bool) {
+func (s *Supposed) overFormer(seen *cluster.Snapshot, leaseLives bool) {
 	former := &seen.Former
 	if former.BrokerID != s.registration.BrokerID {
 		return
@@ -193,7 +210,7 @@ func (s *shadowStore) overFormer(seen *cluster.Snapshot, leaseLives bool) {
 	}
 }
 
-func (s *shadowStore) register(seen cluster.Snapshot, leaseID int64, value []byte, incarnation string) (epoch int64) {
+func (s *Supposed) register(seen cluster.Snapshot, leaseID int64, value []byte, incarnation string) (epoch int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.era = seen.Era.N
@@ -203,13 +220,13 @@ func (s *shadowStore) register(seen cluster.Snapshot, leaseID int64, value []byt
 	return s.bind(seen, leaseID, value, incarnation, max(seen.Revision, s.epoch)+1)
 }
 
-func (s *shadowStore) rebind(seen cluster.Snapshot, leaseID int64, value []byte, incarnation string) (epoch int64) {
+func (s *Supposed) rebind(seen cluster.Snapshot, leaseID int64, value []byte, incarnation string) (epoch int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.bind(seen, leaseID, value, incarnation, seen.Registration.CreateRevision)
 }
 
-func (s *shadowStore) bind(seen cluster.Snapshot, leaseID int64, value []byte, incarnation string, epoch int64) int64 {
+func (s *Supposed) bind(seen cluster.Snapshot, leaseID int64, value []byte, incarnation string, epoch int64) int64 {
 	s.regBase = 0
 	if s.there.Registration != nil {
 		s.regBase = s.there.Registration.ModRevision
@@ -226,7 +243,7 @@ func (s *shadowStore) bind(seen cluster.Snapshot, leaseID int64, value []byte, i
 }
 
 // suspects has the supposed member record say whether a suspicion is open.
-func (s *shadowStore) suspects(note *cluster.Suspect) {
+func (s *Supposed) suspects(note *cluster.Suspect) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.member != nil {
@@ -235,7 +252,7 @@ func (s *shadowStore) suspects(note *cluster.Suspect) {
 }
 
 // stopsFirst reports, once, that the policy stops the broker.
-func (s *shadowStore) stopsFirst() bool {
+func (s *Supposed) stopsFirst() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	first := !s.stopped
@@ -244,15 +261,15 @@ func (s *shadowStore) stopsFirst() bool {
 }
 
 // stateThere is the mod revision of the state key as it was last read.
-func (s *shadowStore) stateThere() int64 {
+func (s *Supposed) stateThere() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.there.StateRevision
 }
 
-// setState supposes a state in place of the real one of that mod revision, at the
+// SetState supposes a state in place of the real one of that mod revision, at the
 // store's present revision, which it returns.
-func (s *shadowStore) setState(id string, w cluster.State, base int64) (revision int64) {
+func (s *Supposed) SetState(id string, w cluster.State, base int64) (revision int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	at := max(s.there.Revision, base)

@@ -1,4 +1,4 @@
-package agent
+package registration
 
 import (
 	"cmp"
@@ -39,6 +39,9 @@ type openQuestion struct {
 	names  []string       // of the others. Of the one who looks
 }
 
+// lookTimeout bounds one look at the others.
+const lookTimeout = 2 * time.Second
+
 // suspect reports whether our member record says that a suspicion is open.
 func suspect(seen cluster.Snapshot) bool { return seen.Member != nil && seen.Member.Suspect != nil }
 
@@ -51,56 +54,63 @@ func suspectNote(d recovery.Decision) *cluster.Suspect {
 
 // comesBack adds to the record of a registration that is written anew what others may ask of it
 // later: how long its life was unbroken, and since when it was away.
-func (r *registrar) comesBack(seen cluster.Snapshot, now life, out outcome, m cluster.Member) cluster.Member {
-	m.Suspect = suspectNote(out.decision)
+func (r *Registrar) comesBack(seen cluster.Snapshot, now Life, out Outcome, m cluster.Member) cluster.Member {
+	m.Suspect = suspectNote(out.Decision)
 	was := seen.Member
 	switch {
 	case was == nil:
-	case out.decision.Planned:
-		m.Since, m.Away, m.Cut = was.LifeSince(now.memory.Epoch), was.ModRevision, was.Cut
-	case out.decision.Row == recovery.ReasonFastRestart: // under another id: the one before stood until now
-		m.Since, m.Away, m.Cut = was.LifeSince(now.memory.Epoch), seen.Revision, was.Cut
+	case out.Decision.Planned:
+		m.Since, m.Away, m.Cut = was.LifeSince(now.Past.Epoch), was.ModRevision, was.Cut
+	case out.Decision.Row == recovery.ReasonFastRestart: // under another id: the one before stood until now
+		m.Since, m.Away, m.Cut = was.LifeSince(now.Past.Epoch), seen.Revision, was.Cut
 	default:
-		if m.Cut = was.Cut; !now.cutFrom.IsZero() && time.Since(now.cutFrom) > r.ttl()-r.cfg.LeaseDetachMargin {
-			m.Cut = &cluster.Cut{From: now.cutFrom, Until: time.Now(), Revision: seen.Revision}
+		if m.Cut = was.Cut; !now.CutFrom.IsZero() && time.Since(now.CutFrom) > r.ttl()-r.Config.LeaseDetachMargin {
+			m.Cut = &cluster.Cut{From: now.CutFrom, Until: time.Now(), Revision: seen.Revision}
 		}
 	}
 	return m
 }
 
 // ask begins the question once the drain stands, and has it asked again.
-func (r *registrar) ask(client *cluster.Client, seen cluster.Snapshot, out *outcome) {
-	s := out.decision.Suspect
+func (r *Registrar) ask(client *cluster.Client, seen cluster.Snapshot, out *Outcome) {
+	s := out.Decision.Suspect
 	if s == nil {
 		r.asks = nil
 		return
 	}
-	q, rules := r.asks, r.rules(life{})
-	if q == nil || q.epoch != out.grant.Epoch {
-		q = &openQuestion{epoch: out.grant.Epoch, Suspicion: recovery.Suspicion{Suspect: *s}}
+	q, rules := r.asks, r.rules(Life{})
+	if q == nil || q.epoch != out.Grant.Epoch {
+		q = &openQuestion{epoch: out.Grant.Epoch, Suspicion: recovery.Suspicion{Suspect: *s}}
 		r.asks = q
 		due := recovery.Begin(*s, 0, recovery.Look{}).Due(rules)
-		out.decision.Detail += fmt.Sprintf("; at about %s it is known whether one of them lived on: if none did, it is active again by itself", time.Now().Add(due).UTC().Format(time.RFC3339))
+		out.Decision.Detail += fmt.Sprintf("; at about %s it is known whether one of them lived on: if none did, it is active again by itself", time.Now().Add(due).UTC().Format(time.RFC3339))
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	wait := rules.Renewal
-	switch now := time.Duration(r.clock()); {
+	switch now := time.Duration(r.Clock()); {
 	case q.begun:
 		wait = q.Next(now, rules) - now
 	case !q.looked: // a fleet that starts at once does not look at once
 		wait = rand.N(rules.Renewal)
 	}
-	if r.later == nil || q.looks {
+	if r.Beside == nil || q.looks {
 		return
 	}
 	q.looks = true
 	begun := q.begun
-	r.later(wait, func(ctx context.Context) { r.lookBeside(ctx, client, seen, q, s.Lost, begun) })
+	r.Beside(func(ctx context.Context) {
+		if probes.Sleep(ctx, wait); ctx.Err() != nil {
+			return
+		}
+		ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+		defer cancel()
+		r.lookBeside(ctx, client, seen, q, s.Lost, begun)
+	})
 }
 
 // lookBeside is one look at those whom the question is about.
-func (r *registrar) lookBeside(ctx context.Context, client *cluster.Client, seen cluster.Snapshot, q *openQuestion, lost recovery.Proven, begun bool) {
+func (r *Registrar) lookBeside(ctx context.Context, client *cluster.Client, seen cluster.Snapshot, q *openQuestion, lost recovery.Proven, begun bool) {
 	look, stood, err := r.seenBeside(ctx, client, seen, q, lost, begun)
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -110,20 +120,20 @@ func (r *registrar) lookBeside(ctx context.Context, client *cluster.Client, seen
 	case err == nil:
 		q.seen, q.stood = &look, stood
 	case first:
-		r.log.Warn("whether other brokers lived on is not known yet", "err", explainOthers(client, err))
+		r.Log.Warn("whether other brokers lived on is not known yet", "err", explainOthers(client, err))
 	default:
-		r.log.Debug("whether other brokers lived on is not known yet", "err", err)
+		r.Log.Debug("whether other brokers lived on is not known yet", "err", err)
 	}
 }
 
 // review takes up what was seen of the others, and changes what was decided of a registration that
 // stands when the suspicion ends.
-func (r *registrar) review(ctx context.Context, client *cluster.Client, seen cluster.Snapshot, now life, out *outcome) {
-	d, q := &out.decision, r.asks
+func (r *Registrar) review(ctx context.Context, client *cluster.Client, seen cluster.Snapshot, now Life, out *Outcome) {
+	d, q := &out.Decision, r.asks
 	if d.Suspect == nil || d.Step != recovery.Keep || q == nil || q.epoch != seen.Registration.CreateRevision {
 		return
 	}
-	if r.later == nil { // nobody looks beside
+	if r.Beside == nil { // nobody looks beside
 		r.lookBeside(ctx, client, seen, q, d.Suspect.Lost, q.begun)
 	}
 	q.mu.Lock()
@@ -135,7 +145,7 @@ func (r *registrar) review(ctx context.Context, client *cluster.Client, seen clu
 		q.Suspicion, q.begun, look = recovery.Begin(first, q.epoch, *look), true, nil
 	}
 	q.mu.Unlock()
-	if look == nil || d.Write || r.paused() {
+	if look == nil || d.Write || now.paused() {
 		return
 	}
 	if m := seen.Member; seen.Era.Unread == "" && m != nil && seen.Era.N > m.Era {
@@ -151,12 +161,12 @@ func (r *registrar) review(ctx context.Context, client *cluster.Client, seen clu
 		d.Detail = "drained only until it was known whether other brokers lived on: " + how
 	case recovery.SomebodyLived:
 		d.Detail = how
-		r.log.Warn("the drain stands and waits for an operator: find out why, then 'holdfast activate'", "reason", string(d.Mode.Reason), "detail", how)
+		r.Log.Warn("the drain stands and waits for an operator: find out why, then 'holdfast activate'", "reason", string(d.Mode.Reason), "detail", how)
 	}
 	d.Suspect = nil
 }
 
-func (r *registrar) seenBeside(ctx context.Context, client *cluster.Client, seen cluster.Snapshot, q *openQuestion, lost recovery.Proven, begun bool) (look recovery.Look, stood int64, err error) {
+func (r *Registrar) seenBeside(ctx context.Context, client *cluster.Client, seen cluster.Snapshot, q *openQuestion, lost recovery.Proven, begun bool) (look recovery.Look, stood int64, err error) {
 	if q.names == nil {
 		own := cluster.Who{Name: seen.Name, Registered: seen.BrokerID, Former: seen.Former.BrokerID}
 		if q.names, err = client.OthersOf(ctx, own, fmt.Sprintf("%s %d", seen.Name, lost.Revision)); err != nil {
@@ -167,7 +177,7 @@ func (r *registrar) seenBeside(ctx context.Context, client *cluster.Client, seen
 	if err != nil {
 		return look, 0, err
 	}
-	look = recovery.Look{Now: time.Duration(r.clock()), At: revision, Term: term}
+	look = recovery.Look{Now: time.Duration(r.Clock()), At: revision, Term: term}
 	for _, o := range others {
 		c := recovery.Companion{Name: o.Name, Epoch: o.Epoch, Since: o.Epoch, Bare: o.Member == nil, Unread: o.Malformed}
 		if m := o.Member; m != nil {
@@ -191,7 +201,7 @@ func (r *registrar) seenBeside(ctx context.Context, client *cluster.Client, seen
 // registration stood; 0: none after the one that is remembered. A state file may be older than it
 // should be, and then they would all seem to have come later. What etcd has forgotten counts as
 // stood: that they came later is not known.
-func (r *registrar) stoodBeside(ctx context.Context, client *cluster.Client, id string, look recovery.Look, after, epoch int64) (stood int64, err error) {
+func (r *Registrar) stoodBeside(ctx context.Context, client *cluster.Client, id string, look recovery.Look, after, epoch int64) (stood int64, err error) {
 	var lives []int64
 	for _, c := range look.Companions {
 		if c.Since > after && c.Since < epoch {
@@ -219,17 +229,4 @@ func explainOthers(client *cluster.Client, err error) error {
 		return err
 	}
 	return fmt.Errorf("%w: grant this user read on %s and on %s, else the drain waits for 'holdfast activate'", err, client.Keys().Members(), client.Keys().Registrations())
-}
-
-// later does something beside the loop then, and has the registrar look again.
-func (a *agent) later(d time.Duration, do func(context.Context)) {
-	a.tasks.Go(func() {
-		if probes.Sleep(a.life0, d); a.life0.Err() != nil {
-			return
-		}
-		ctx, cancel := context.WithTimeout(a.life0, noteTimeout)
-		defer cancel()
-		do(ctx)
-		a.keeper.Reestablish()
-	})
 }
