@@ -37,8 +37,8 @@ var mutations = []mutation{
 		"\tn, err := a.reconciler.Fence(ctx)\n",
 		"\tn, err := 0, ctx.Err()\n"}},
 	{"renewals go on while the broker is down", "the lease", []string{
-		"a.gate = a.endsUnderLease(verdict) ||",
-		"a.gate = a.gate || a.endsUnderLease(verdict) ||"}},
+		`{false, "it is down", func(f *RenewalFacts) bool { return f.Down }},`,
+		`{false, "it is down", func(f *RenewalFacts) bool { return f.Down && !f.Renewed }},`}},
 	{"a lost lease is a failed renewal", "rule 3", []string{
 		"case errors.Is(a.err, ErrLost):",
 		"case errors.Is(a.err, ErrLost) && k == nil:"}},
