@@ -109,7 +109,7 @@ func (a *agent) noteLoss(cause string) {
 	if a.grant.LeaseID == 0 {
 		return
 	}
-	if cause != causeLeft {
+	if cause != lease.CauseLeft {
 		a.metrics.lost(cause)
 	}
 	a.event(control.Event{Kind: "registration", From: "held", To: "lost", Reason: cause, Epoch: a.grant.Epoch})
@@ -122,7 +122,7 @@ func (a *agent) lossCause() string {
 	v := a.keeper.View()
 	switch {
 	case a.departing.GivenUp():
-		return causeLeft
+		return lease.CauseLeft
 	case !v.Validity.ExpiredAt(a.clock()) && a.presence == nil: // or the lease revoked; both by somebody else
 		return "key_deleted"
 	case v.Phase == lease.Paused, a.attachment == recovery.Detached && a.detachedBy == recovery.WhyBrokerDown:

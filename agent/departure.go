@@ -21,9 +21,6 @@ import (
 // lastWord is that of a process which ends by itself.
 type lastWord struct{ instance, words string }
 
-// causeLeft is why a registration is gone that was given up on purpose. It is no loss.
-const causeLeft = "left"
-
 // stopAsked is called at the moment at which an orderly stop is asked for. A broker that has
 // ended by then has ended by itself.
 func (a *agent) stopAsked() {
@@ -69,11 +66,6 @@ func (a *agent) depart(e recovery.DepartEvent) {
 	}
 	if do.Freed {
 		a.remember(func(m *memory) { m.LeaseID, m.Released = 0, true })
-	}
-	if do.Release {
-		if a.keeper.SetGate(false); !a.runsOut() {
-			a.keeper.GiveUp(causeLeft)
-		}
 	}
 	for ; do.Answered && len(a.leavers) > 0; a.leavers = a.leavers[1:] {
 		a.leavers[0] <- do.Answer // it has room for one

@@ -291,6 +291,9 @@ func (a *agent) remindRegistrar(who brokerapi.Report) {
 	}
 }
 
+var leaseOrders = map[recovery.LeaseOrder]lease.Order{
+	recovery.Renew: lease.Renew, recovery.RunsOut: lease.RunOut, recovery.Rests: lease.Rest, recovery.Revokes: lease.Revoke}
+
 // orderLease has the lease renewed, or not.
 func (a *agent) orderLease(verdict probes.Verdict) {
 	order, why := recovery.OrderLease(a.renewalFacts(verdict))
@@ -298,8 +301,7 @@ func (a *agent) orderLease(verdict probes.Verdict) {
 	if !a.gate {
 		a.rests = why
 	}
-	a.keeper.Forbear(order != recovery.Rests) // first: a gate that closes starts the grace
-	a.keeper.SetGate(a.gate)
+	a.keeper.Order(leaseOrders[order])
 }
 
 func (a *agent) renewalFacts(verdict probes.Verdict) recovery.RenewalFacts {
@@ -309,7 +311,7 @@ func (a *agent) renewalFacts(verdict probes.Verdict) recovery.RenewalFacts {
 		Gone: a.brokerGone(), Lives: a.brokerTarget().Pid != 0, Refuses: a.identity.unseen.Load() && a.brokerThere(),
 		Ails: a.ails(verdict), HeldIll: a.illness.held() != "",
 		GivenUp: a.departing.GivenUp() && a.departing.Process == who.Instance, Ending: a.endsUnderLease(verdict),
-		Note:    a.departing.OwesNote(a.fencesItself()),
+		Note: a.departing.OwesNote(a.fencesItself()), Noted: a.departing.Revokes(),
 		Unnamed: a.brokerID == "", Unread: a.dataDir.Path() != "" && a.dataDir.Snapshot().State == probes.DirUnknown,
 		Unseen: !a.dataSeen(who.Instance), Overdue: verdict == probes.Up && a.overdue(who.Instance),
 		Registers: a.traits.Registers, MustStop: a.mustStop(), FencesSelf: a.fencesItself(), Paused: a.paused(),

@@ -146,7 +146,6 @@ type DepartActs struct {
 	Say      Said
 	Remember bool // that this process has left, for the next sidecar
 	Freed    bool // remember that etcd has confirmed the revocation
-	Release  bool // revoke the lease now
 	Answered bool // whoever waits, with Answer
 	Answer   error
 	Prove    bool // clients away, loading off, then what is served is withdrawn, or the process stopped. Proved answers
@@ -189,6 +188,9 @@ func (d Departure) HoldsBack() bool { return d.Phase != Staying && (!d.Gone || d
 func (d Departure) GivenUp() bool {
 	return d.row().asked && (d.Phase == Releasing || d.Phase == Left)
 }
+
+// Revokes reports whether its lease is to be revoked at once.
+func (d Departure) Revokes() bool { return d.row().asked && d.Phase == Releasing }
 
 // Planned reports whether it is noted that it left on purpose.
 func (d Departure) Planned() bool { return (d.Phase == Releasing || d.Phase == Left) && !d.row().crash }
@@ -454,7 +456,7 @@ func (s *departing) noted(e DepartEvent) {
 			s.Phase, s.Cause = Dropped, ""
 		}
 	case row.asked && !s.Stopping:
-		s.Phase, s.do.Release, s.do.Remember = Releasing, true, row.stops
+		s.Phase, s.do.Remember = Releasing, row.stops
 		s.Until, s.Next = s.f.Now+s.f.LeaveTimeout, s.f.Now+s.f.Hears
 		return
 	case row.crash:

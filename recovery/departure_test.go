@@ -49,7 +49,7 @@ func (do DepartActs) words() string {
 	}{
 		{do.Cancel, "what is under way is cancelled"}, {do.Unsure, "the note may be written yet"},
 		{do.Say.To != "", fmt.Sprintf("event %s/%s", do.Say.Kind, do.Say.To)}, {do.Remember, "the next sidecar is to know it"},
-		{do.Freed, "that it is revoked is remembered"}, {do.Release, "the lease is revoked"},
+		{do.Freed, "that it is revoked is remembered"},
 		{do.Answered && do.Answer == nil, "whoever asked hears: done"}, {do.Answered && do.Answer != nil, fmt.Sprintf("whoever asked hears: %v", do.Answer)},
 		{do.Prove, "clients away, what is served is withdrawn"}, {do.Note && !do.Stop && !do.Crash, "the note is written"},
 		{do.Note && do.Stop, "the note is written: its process is to end"}, {do.Note && do.Crash, "the note of a crash is written"},
@@ -347,7 +347,7 @@ func TestDeparturesUnderRandomEvents(t *testing.T) {
 				fail("two things are under way")
 			case do.Note && (f.Mode.Mode != Active || !f.Leased || !f.Decided || f.Fell):
 				fail("noted of a broker that is drained, not held or not decided about")
-			case do.Release && !noted, do.Remember && !noted:
+			case after.Revokes() && !noted, do.Remember && !noted:
 				fail("revoked or remembered without a note")
 			case (after.Phase == Noting || after.Phase == Proving) && !after.Bars(after.Process):
 				fail("it may be registered anew, which takes the note away")

@@ -8,6 +8,7 @@ const (
 	Renew   LeaseOrder = iota // it is renewed, or asked for
 	RunsOut                   // it is not, and nobody revokes it
 	Rests                     // it is not, and is revoked once --restart-grace is over
+	Revokes                   // it is revoked at once
 )
 
 // RenewalFacts are what the order rests on.
@@ -24,6 +25,7 @@ type RenewalFacts struct {
 	GivenUp bool // its departure has given the registration up
 	Ending  bool // its departure waits for its end
 	Note    bool // and is to be noted before the lease goes
+	Noted   bool // it is noted, and the lease is to go at once
 
 	Unnamed    bool // it is not known which broker it is
 	Unread     bool // its data directory was not read yet
@@ -66,14 +68,19 @@ var renewals = []renewal{
 // OrderLease says what becomes of the lease, and why. One that is not renewed runs out where the
 // registration only ever goes by its TTL, before the note of a departure is written, and while
 // recovery is paused. Nor is it revoked while the process is seen to live: that may only hang, and serve
-// when it comes to itself; the ladder stops it at the fence point, if it can be stopped.
+// when it comes to itself; the ladder stops it at the fence point, if it can be stopped. One that was
+// given up on purpose was proven to serve nothing, and is revoked at once.
 func OrderLease(f RenewalFacts) (LeaseOrder, string) {
 	for _, r := range renewals {
 		switch {
 		case !r.fits(&f):
 		case r.renew:
 			return Renew, r.why
-		case f.Registers && f.MustStop || f.Note || f.Paused || f.Lives || f.Ails:
+		case f.Registers && f.MustStop:
+			return RunsOut, r.why
+		case f.Noted:
+			return Revokes, r.why
+		case f.Note || f.Paused || f.Lives || f.Ails:
 			return RunsOut, r.why
 		default:
 			return Rests, r.why

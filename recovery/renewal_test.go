@@ -16,6 +16,8 @@ func TestTheRenewalFollowsTheBrokersLife(t *testing.T) {
 		{"up, its process proven to have ended since", facts{Up: true, Renewed: true, Gone: true}, Rests},
 		{"unknown, its process proven to have ended", facts{Renewed: true, Gone: true}, Rests},
 		{"up, and given up", facts{Up: true, Renewed: true, GivenUp: true, Lives: true}, RunsOut},
+		{"the same, just noted", facts{Up: true, Renewed: true, GivenUp: true, Noted: true, Lives: true, Paused: true}, Revokes},
+		{"the same, and it goes by its TTL alone", facts{Up: true, GivenUp: true, Noted: true, Registers: true, MustStop: true}, RunsOut},
 		{"up, not named yet", facts{Up: true, Unnamed: true, Lives: true}, RunsOut},
 		{"up, its data directory was not read", facts{Up: true, Unread: true}, Rests},
 		{"the same, renewed before", facts{Up: true, Unread: true, Renewed: true}, Rests},
@@ -65,6 +67,8 @@ func TestNoOrderRenewsTheDeadOrRevokesTheLiving(t *testing.T) {
 			t.Fatalf("%+v: renewed: %s", f, why)
 		case order == Rests && (f.Lives || f.Ails || f.Note || f.Paused):
 			t.Fatalf("%+v: revoked after the grace: %s", f, why)
+		case order == Revokes && !f.Noted:
+			t.Fatalf("%+v: revoked at once: %s", f, why)
 		}
 	}
 }

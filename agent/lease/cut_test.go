@@ -182,7 +182,9 @@ func randomSchedule(t *testing.T, seed uint64) {
 			switch rng.IntN(8) {
 			case 0:
 				open = !open
-				w.k.SetGate(open)
+				if w.k.Order(Rest); open {
+					w.k.Order(Renew)
+				}
 			case 1:
 				w.k.Reestablish()
 			case 2:
@@ -190,7 +192,7 @@ func randomSchedule(t *testing.T, seed uint64) {
 			}
 			w.watch(w.age()+upTo(3*time.Second), 20*time.Millisecond, nil)
 		}
-		w.k.SetGate(true)
+		w.k.Order(Renew)
 		w.scriptEstablish(nil)
 		w.watch(trouble+30*time.Second, 100*time.Millisecond, nil)
 		v := w.k.View()

@@ -7,16 +7,15 @@ import (
 	"time"
 )
 
-func TestARevocationThatIsForborneIsMadeUpFor(t *testing.T) {
+func TestARevocationThatWasDueIsMadeUpFor(t *testing.T) {
 	inWorld(t, func(w *world) { w.set.RestartGrace = 10 * time.Second }, func(w *world) {
 		w.until(9 * time.Second)
-		w.k.Forbear(true)
-		w.k.SetGate(false)
+		w.k.Order(RunOut)
 		w.until(25 * time.Second)
 		if calls := w.made("revoke", 0); len(calls) != 0 {
 			t.Fatalf("revoked: %+v", calls)
 		}
-		w.k.Forbear(false)
+		w.k.Order(Rest)
 		w.after(100 * time.Millisecond)
 		if calls := w.made("revoke", 0); len(calls) != 1 || calls[0].at != 25*time.Second {
 			t.Errorf("revoked: %+v", calls)
@@ -24,13 +23,13 @@ func TestARevocationThatIsForborneIsMadeUpFor(t *testing.T) {
 	})
 }
 
-func TestForbearingDoesNotShortenTheGrace(t *testing.T) {
+func TestLettingItRunOutDoesNotShortenTheGrace(t *testing.T) {
 	inWorld(t, func(w *world) { w.set.RestartGrace = 10 * time.Second }, func(w *world) {
 		w.until(9 * time.Second)
-		w.k.SetGate(false)
-		w.k.Forbear(true)
+		w.k.Order(Rest)
+		w.k.Order(RunOut)
 		w.until(12 * time.Second)
-		w.k.Forbear(false)
+		w.k.Order(Rest)
 		w.until(18900 * time.Millisecond)
 		if calls := w.made("revoke", 0); len(calls) != 0 {
 			t.Errorf("revoked within the grace: %+v", calls)

@@ -88,7 +88,7 @@ func (l *lines) count(s string) int {
 	return strings.Count(l.buf.String(), s)
 }
 
-// inWorld runs claim in a bubble with a running Keeper whose gate is open.
+// inWorld runs claim in a bubble with a running Keeper that is to renew.
 func inWorld(t *testing.T, prepare func(w *world), claim func(w *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -100,7 +100,7 @@ func inWorld(t *testing.T, prepare func(w *world), claim func(w *world)) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- w.k.Run(ctx) }()
-		w.k.SetGate(true)
+		w.k.Order(Renew)
 		synctest.Wait()
 		claim(w)
 		cancel()

@@ -11,7 +11,7 @@ import (
 func TestNothingIsRenewedWhileTheGateIsClosed(t *testing.T) {
 	inWorld(t, nil, func(w *world) {
 		w.until(9 * time.Second)
-		w.k.SetGate(false)
+		w.k.Order(Rest)
 		synctest.Wait()
 		w.wantPhase(Paused)
 		deadline := w.k.View().Validity.Deadline()
@@ -27,7 +27,7 @@ func TestNothingIsRenewedWhileTheGateIsClosed(t *testing.T) {
 		if v := w.k.View(); v.Validity.Deadline() != deadline || !v.Validity.ExpiredAt(w.now()) {
 			t.Errorf("%+v", v)
 		}
-		w.k.SetGate(true)
+		w.k.Order(Renew)
 		w.after(100 * time.Millisecond)
 		w.wantPhase(Holding)
 		if v := w.k.View(); v.Grant.LeaseID != 102 {
@@ -39,9 +39,9 @@ func TestNothingIsRenewedWhileTheGateIsClosed(t *testing.T) {
 func TestABrokerThatIsBackBeforeTheDeadlineIsRenewedAtOnce(t *testing.T) {
 	inWorld(t, nil, func(w *world) {
 		w.until(9 * time.Second)
-		w.k.SetGate(false)
+		w.k.Order(Rest)
 		w.until(38 * time.Second) // the deadline is at 40 s
-		w.k.SetGate(true)
+		w.k.Order(Renew)
 		w.after(10 * time.Millisecond)
 		v := w.k.View()
 		if got, want := v.Validity.Deadline(), Instant(time.Hour+70*time.Second); got != want || v.Grant.LeaseID != 101 || v.Losses != 0 {
@@ -53,7 +53,7 @@ func TestABrokerThatIsBackBeforeTheDeadlineIsRenewedAtOnce(t *testing.T) {
 func TestAGateThatClosesDuringTheQuestionIsNoFailure(t *testing.T) {
 	inWorld(t, func(w *world) { w.latency = time.Second }, func(w *world) {
 		w.until(time.Second)
-		w.k.SetGate(false)
+		w.k.Order(Rest)
 		w.after(time.Second)
 		w.wantPhase(Idle)
 		if v := w.k.View(); v.FailureStreak != 0 || v.LastError != "" || v.Validity.Known() {
@@ -81,7 +81,7 @@ func TestTheRestartGraceEndsWithARevocation(t *testing.T) {
 				w.onRevoke = func(context.Context) error { return c.revoke }
 			}, func(w *world) {
 				w.until(9 * time.Second)
-				w.k.SetGate(false)
+				w.k.Order(Rest)
 				w.until(18900 * time.Millisecond)
 				if calls := w.made("revoke", 0); len(calls) != 0 {
 					t.Fatalf("revoked within the grace: %+v", calls)
@@ -95,7 +95,7 @@ func TestTheRestartGraceEndsWithARevocation(t *testing.T) {
 					t.Errorf("%+v", v)
 				}
 				w.nothingFalse()
-				w.k.SetGate(true)
+				w.k.Order(Renew)
 				w.after(100 * time.Millisecond)
 				w.wantPhase(Holding)
 				w.nothingFalse()
@@ -117,8 +117,7 @@ func TestWhatWasGivenUpIsNotRevokedAgainWhenTheGraceEnds(t *testing.T) {
 			}
 		}, func(w *world) {
 			w.until(9 * time.Second)
-			w.k.SetGate(false)
-			w.k.GiveUp("left")
+			w.k.Order(Revoke)
 			w.until(30 * time.Second)
 			if calls := w.made("revoke", 0); len(calls) != want || calls[len(calls)-1].id != 101 {
 				t.Errorf("heard: %v, revoked: %+v", heard, calls)
@@ -133,9 +132,9 @@ func TestWhatWasGivenUpIsNotRevokedAgainWhenTheGraceEnds(t *testing.T) {
 func TestABackInTimeBrokerIsNotRevoked(t *testing.T) {
 	inWorld(t, func(w *world) { w.set.RestartGrace = 10 * time.Second }, func(w *world) {
 		for range 3 { // each absence has a grace of its own
-			w.k.SetGate(false)
+			w.k.Order(Rest)
 			w.after(9 * time.Second)
-			w.k.SetGate(true)
+			w.k.Order(Renew)
 			w.after(5 * time.Second)
 		}
 		if calls := w.made("revoke", 0); len(calls) != 0 {
@@ -152,7 +151,7 @@ func TestReleaseRevokesOnce(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error)
 		go func() { ended <- k.Run(ctx) }()
-		k.SetGate(true)
+		k.Order(Renew)
 		time.Sleep(5 * time.Second)
 		cancel()
 		<-ended

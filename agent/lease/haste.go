@@ -31,7 +31,7 @@ func (h *haste) cut(left, most time.Duration) time.Duration {
 	return wait
 }
 
-// idle waits for d, less if the gate closes, the connection comes back or somebody asks for the
+// idle waits for d, less if it is to rest, the connection comes back or somebody asks for the
 // Registrar meanwhile. back is called for a connection that is taken to be news. It returns what
 // waits for the next one.
 func (k *Keeper) idle(ctx context.Context, d time.Duration, reconnect *reconnectWatch, back func()) *reconnectWatch {
@@ -46,7 +46,7 @@ func (k *Keeper) idle(ctx context.Context, d time.Duration, reconnect *reconnect
 		case <-t.C:
 			return reconnect
 		case <-k.nudge:
-			if !k.gate.Load() {
+			if !k.renews() {
 				return reconnect
 			}
 			left = k.asks.cut(time.Until(over), RetryCeiling)

@@ -96,7 +96,7 @@ func overWays(t *testing.T, timing Timing, ways []way, claim func(s *several)) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- s.k.Run(ctx) }()
-		s.k.SetGate(true)
+		s.k.Order(Renew)
 		synctest.Wait()
 		claim(s)
 		cancel()

@@ -93,22 +93,36 @@ func SameTerm(renewed, read uint64) error {
 // Settings of a Keeper.
 type Settings struct {
 	Timing       Timing
-	RestartGrace time.Duration // revoke this long after the gate closed; 0: let the TTL run out
+	RestartGrace time.Duration // revoke this long after it was renewed no more; 0: let the TTL run out
 	Clock        func() Instant
 	Classify     func(error) string // one word for metrics; every word in Classes
 	Classes      []string
 	Explain      func(error) error // what the log says of a failure; nil: the error itself
 }
 
+// Order is what becomes of the lease.
+type Order int
+
+// Orders. None but Renew asks for one or renews it.
+const (
+	Rest   Order = iota // the broker does not live: it is revoked once the restart grace is over
+	Renew               // it is asked for and renewed
+	RunOut              // nobody revokes it. What was due is done at once when this ends
+	Revoke              // at once: what is to be known of that must have been made known before
+)
+
+// CauseLeft is the LostCause of a lease that was revoked at once: it was given up on purpose, which is no loss.
+const CauseLeft = "left"
+
 // Phase is what the Keeper is doing.
 type Phase int
 
 // Phases.
 const (
-	Idle      Phase = iota // the gate is closed and nothing is held
+	Idle      Phase = iota // it rests, and nothing is held
 	Acquiring              // asking the Registrar
 	Holding                // renewing
-	Paused                 // the gate is closed: the lease runs out by itself
+	Paused                 // it rests, and runs out by itself
 	Contested              // another incarnation is registered
 )
 
@@ -150,11 +164,9 @@ type Keeper struct {
 
 	view    atomic.Pointer[View]
 	changed chan struct{}
-	gate    atomic.Bool
-	forbear atomic.Bool
-	yield   atomic.Pointer[string] // why, when GiveUp was asked for
-	renewed atomic.Bool            // Reestablish was asked for
-	since   atomic.Int64           // Instant of RenewNow; 0: never
+	order   atomic.Int32 // an Order
+	renewed atomic.Bool  // Reestablish was asked for
+	since   atomic.Int64 // Instant of RenewNow; 0: never
 	nudge   chan struct{}
 	foreign bool // of Run's goroutine: a proof found a registration that is not ours, and none since did better
 	inStep  bool // of Run's goroutine: what confirmed the lease last may have come to a whole fleet at once
@@ -164,7 +176,7 @@ type Keeper struct {
 	again         *time.Timer
 }
 
-// NewKeeper returns a Keeper whose gate is closed. resume is the lease that an
+// NewKeeper returns a Keeper that rests. resume is the lease that an
 // earlier process of this sidecar held, 0 if none; etcd decides what it is worth.
 func NewKeeper(s Settings, line Line, r Registrar, resume int64, log *slog.Logger, reg prometheus.Registerer) *Keeper {
 	if s.Clock == nil {
@@ -185,32 +197,15 @@ func (k *Keeper) View() View { return *k.view.Load() }
 // Changes has a value after the view changed.
 func (k *Keeper) Changes() <-chan struct{} { return k.changed }
 
-// SetGate opens or closes the gate. While it is closed nothing is acquired or
-// renewed: the broker does not live, and its lease must run out.
-func (k *Keeper) SetGate(open bool) {
-	if open {
-		k.yield.Store(nil)
-	}
-	if k.gate.Swap(open) != open {
+// Order says what becomes of the lease from now on. It is a level: saying it again changes nothing.
+func (k *Keeper) Order(o Order) {
+	if k.order.Swap(int32(o)) != int32(o) {
 		k.wake()
 	}
 }
 
-// Forbear has the Keeper not revoke the lease of a broker that is down, however long
-// the restart grace is over; when it ends, what was due is done at once.
-func (k *Keeper) Forbear(on bool) {
-	if k.forbear.Swap(on) != on {
-		k.wake()
-	}
-}
-
-// GiveUp has the lease revoked at once, whatever the restart grace, if the gate is closed;
-// opening it takes that back. What is to be known of it must have been made known before.
-// cause is the LostCause that follows.
-func (k *Keeper) GiveUp(cause string) {
-	k.yield.Store(&cause)
-	k.wake()
-}
+// renews reports whether the lease is to be renewed.
+func (k *Keeper) renews() bool { return Order(k.order.Load()) == Renew }
 
 // Reestablish has the Registrar look at the registration again, soon: the broker
 // was restarted, or a watch saw the key change.
@@ -252,7 +247,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		var err error
 		switch v := k.View(); {
-		case !k.gate.Load():
+		case !k.renews():
 			k.rest(ctx)
 		case v.Phase != Holding:
 			err = k.establish(ctx)
@@ -287,8 +282,7 @@ func (k *Keeper) Release(ctx context.Context) error {
 	return nil
 }
 
-// rest waits with the gate closed. What is held runs towards its deadline; after
-// the restart grace it is given back.
+// rest waits until the lease is to be renewed again. What is held runs towards its deadline.
 func (k *Keeper) rest(ctx context.Context) {
 	held := k.View().Validity.Known()
 	k.publish(func(v *View) {
@@ -303,25 +297,25 @@ func (k *Keeper) rest(ctx context.Context) {
 		defer t.Stop()
 		grace = t.C
 	}
-	over, cause := false, "broker_down"
-	for !k.gate.Load() {
-		if why := k.yield.Swap(nil); why != nil && k.View().Grant.LeaseID != 0 {
-			over, cause = false, *why
-			k.giveUp(ctx, cause)
-			continue
+	for over, cause := false, "broker_down"; ; {
+		order := Order(k.order.Load())
+		if order == Renew || ctx.Err() != nil {
+			return
+		}
+		if due := over && order == Rest || order == Revoke && (over || cause != CauseLeft); due {
+			if over = false; order == Revoke {
+				cause = CauseLeft
+			}
+			if k.View().Grant.LeaseID != 0 { // else it is gone already
+				k.giveUp(ctx, cause)
+				continue
+			}
 		}
 		select {
 		case <-ctx.Done():
-			return
 		case <-k.nudge:
 		case <-grace:
 			over = true
-		}
-		if over && !k.forbear.Load() && !k.gate.Load() && k.yield.Load() == nil {
-			over = false
-			if k.View().Grant.LeaseID != 0 { // else it was given up meanwhile
-				k.giveUp(ctx, cause)
-			}
 		}
 	}
 }
@@ -352,13 +346,13 @@ func (k *Keeper) lose(cause string) {
 	})
 }
 
-// establish asks the Registrar until the registration stands, the gate closes or
+// establish asks the Registrar until the registration stands, it is to rest or
 // ctx ends.
 func (k *Keeper) establish(ctx context.Context) error {
 	pause := backoff{initial: k.set.Timing.BackoffInitial, max: k.set.Timing.BackoffMax}
 	reconnect := k.watchReconnect(ctx)
 	defer func() { reconnect.stop() }()
-	for ctx.Err() == nil && k.gate.Load() {
+	for ctx.Err() == nil && k.renews() {
 		k.renewed.Store(false)
 		if p := k.View().Phase; p != Holding && p != Contested { // a conflict lasts until an answer ends it
 			k.publish(func(v *View) { v.Phase = Acquiring })
@@ -372,7 +366,7 @@ func (k *Keeper) establish(ctx context.Context) error {
 			return nil
 		case errors.Is(err, ErrShutdown):
 			return err
-		case !k.gate.Load():
+		case !k.renews():
 			k.renewed.Store(true) // not answered yet
 			return nil            // we ended the call; that says nothing about etcd
 		}
@@ -390,7 +384,7 @@ func (k *Keeper) establish(ctx context.Context) error {
 	return nil
 }
 
-// ask runs one call of the Registrar, which ends when the gate closes. Its bound
+// ask runs one call of the Registrar, which ends when it is to rest. Its bound
 // is that of a handful of round trips.
 func (k *Keeper) ask(ctx context.Context, fresh bool) (Grant, error) {
 	bound := max(2*k.set.Timing.AttemptTimeout(), 2*time.Second)
@@ -414,7 +408,7 @@ func (k *Keeper) ask(ctx context.Context, fresh bool) (Grant, error) {
 		case a := <-c:
 			return a.grant, a.err
 		case <-k.nudge:
-			if !k.gate.Load() {
+			if !k.renews() {
 				cancel()
 			}
 		}

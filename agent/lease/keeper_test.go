@@ -313,7 +313,7 @@ func TestRunReturnsTheShutdown(t *testing.T) {
 		w.onEstablish = func(context.Context, int) error { return ErrShutdown }
 		k := newQuietKeeper(w)
 		w.k = k
-		k.SetGate(true)
+		k.Order(Renew)
 		if err := k.Run(t.Context()); !errors.Is(err, ErrShutdown) {
 			t.Errorf("%v", err)
 		}
@@ -332,7 +332,7 @@ func TestCancelEndsRunInEveryPhase(t *testing.T) {
 			w.lock(func() { w.cuts = []cut{{2 * time.Second, time.Minute}} })
 			w.until(9500 * time.Millisecond)
 		}},
-		{"paused", func(w *world) { w.k.SetGate(false); w.until(9 * time.Second) }},
+		{"paused", func(w *world) { w.k.Order(Rest); w.until(9 * time.Second) }},
 		{"an unanswered question", func(w *world) {
 			w.until(2 * time.Second)
 			w.lock(func() { w.cuts = []cut{{2 * time.Second, time.Minute}} })
@@ -380,7 +380,7 @@ func TestAnEarlierProcessesLeaseIsOfferedToTheRegistrar(t *testing.T) {
 		if v := k.View(); v.Validity.Known() {
 			t.Errorf("held before etcd was asked: %+v", v)
 		}
-		k.SetGate(true)
+		k.Order(Renew)
 		time.Sleep(time.Second)
 		if v := k.View(); v.Grant.LeaseID != 77 || v.Validity.Margin != defaults.Margin || !v.Validity.HeldAt(w.now()) {
 			t.Errorf("%+v", v)

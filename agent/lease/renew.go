@@ -18,7 +18,7 @@ type attempt struct {
 	hedge   bool   // another one was on its way
 }
 
-// renew keeps the lease until it is lost, the gate closes, the Registrar is wanted
+// renew keeps the lease until it is lost, it is to rest, the Registrar is wanted
 // or ctx ends.
 //
 // A renewal that fails is followed by another after a backoff, at most
@@ -71,7 +71,7 @@ func (k *Keeper) renew(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-k.nudge:
-			if !k.gate.Load() || k.wanted(k.View()) {
+			if !k.renews() || k.wanted(k.View()) {
 				return
 			}
 			if k.owed() {

@@ -47,7 +47,7 @@ func newSidecar(f *fleet, id string) (*sidecar, error) {
 	s.keeper = lease.NewKeeper(lease.Settings{
 		Timing: timing, Classify: func(err error) string { return string(cluster.Classify(err)) },
 	}, s, s, 0, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
-	s.keeper.SetGate(true)
+	s.keeper.Order(lease.Renew)
 	return s, nil
 }
 
