@@ -97,7 +97,7 @@ func (a *agent) orderPlacer() {
 
 func (a *agent) placerOrders() topics.PlacerOrders {
 	c := a.circumstances(a.known)
-	return topics.PlacerOrders{Epoch: a.grant.Epoch, Paused: c.Holds(recovery.Takes),
+	return topics.PlacerOrders{Epoch: a.grant.Epoch, Mode: a.mode.Mode, Paused: c.Holds(recovery.Takes),
 		Attached: a.attachment == recovery.Attached && a.grant.LeaseID != 0 && a.verified && !c.Holds(recovery.Places)}
 }
 

@@ -35,6 +35,7 @@ type Place struct {
 type PlacementFacts struct {
 	Now     time.Time
 	Me      string
+	Mode    Mode // of this broker, which is registered, as its own sidecar has it; empty: as Peers have it
 	Peers   map[string]Peer
 	Topics  map[string][]Place // every topic of the cluster; no place: nobody has it
 	Move    bool               // topics may leave a broker by themselves (--failover move)
@@ -81,7 +82,8 @@ type Placement struct {
 //     Move not before the older's broker is there, since until then it could serve nobody:
 //     that is how a person moves a topic off a broker that is gone.
 //
-// It decides nothing while the set of brokers has not settled. That two sidecars with
+// It decides nothing while the set of brokers has not settled, or is older than what this broker is
+// itself. That two sidecars with
 // different views take the same topic is prevented where it is written down.
 func (f PlacementFacts) Place() Placement {
 	p := f.Begin()
@@ -118,8 +120,10 @@ func (f PlacementFacts) Begin() *Placing {
 			active = append(active, id)
 		}
 	}
-	if p.waits = !settled || len(active) == 0 || f.Peers[f.Me].Mode == Unreadable; !p.waits {
-		p.ring, p.takes = NewRendezvous(active), f.Peers[f.Me].takes()
+	me := f.Peers[f.Me]
+	stale := f.Mode != "" && (f.Mode == Active) != me.takes() // who gave what is his by such a view would be given it again
+	if p.waits = !settled || stale || len(active) == 0 || me.Mode == Unreadable; !p.waits {
+		p.ring, p.takes = NewRendezvous(active), me.takes()
 	}
 	return p
 }

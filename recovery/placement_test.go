@@ -142,6 +142,35 @@ func TestPlacement(t *testing.T) {
 	}
 }
 
+// A watch may be behind: by a view in which this broker is not yet what it is, or is not any more what
+// it was, it would give away what the next view, or another broker's, gives back.
+func TestAViewThatIsBehindOnesOwnStandingPlacesNothing(t *testing.T) {
+	now := time.Unix(1_000_000, 0)
+	active, drained := Peer{Registered: true, Mode: Active}, Peer{Registered: true, Mode: Drained}
+	for _, c := range []struct {
+		name   string
+		seen   Peer
+		mode   Mode
+		placed bool
+	}{
+		{"as it is", active, Active, true},
+		{"not registered yet", Peer{}, Active, false},
+		{"not lifted yet", drained, Active, false},
+		{"a state that is missing reads as active", Peer{Registered: true}, Active, true},
+		{"not drained yet", active, Drained, false},
+		{"drained", drained, Drained, true},
+		{"drained, and not registered yet: it takes nothing either way", Peer{Mode: Drained}, Draining, true},
+		{"it is not told what it is", drained, "", true},
+	} {
+		f := PlacementFacts{Now: now, Me: "n1", Mode: c.mode, Move: true, Started: now.Add(-time.Hour), Absence: 32 * time.Second,
+			Peers:  map[string]Peer{"n1": c.seen, "n2": active, "n3": active},
+			Topics: map[string][]Place{n2Topic: {{Broker: "n1", CreateRevision: 5, ModRevision: 5}}}}
+		if got := f.Place(); (len(got.Give) > 0) != c.placed {
+			t.Errorf("%s: %+v", c.name, got)
+		}
+	}
+}
+
 func brokerNames(n int) []string {
 	var names []string
 	for i := range n {

@@ -168,7 +168,7 @@ func TestNothingIsPlacedWhileAListIsReadInParts(t *testing.T) {
 				if p.once(t.Context()); store.writes.Load() != 0 {
 					t.Error("placed in the middle of a list")
 				}
-				if _, placed := p.place(time.Now(), time.Now()); placed { // it was complete a moment ago
+				if _, placed := p.place(time.Now(), time.Now(), ""); placed { // it was complete a moment ago
 					t.Error("placed with a part of a list")
 				}
 			}

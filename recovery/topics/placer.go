@@ -63,6 +63,7 @@ type PlacerSettings struct {
 // PlacerOrders are what the placer acts under.
 type PlacerOrders struct {
 	Epoch    int64
+	Mode     recovery.Mode // see PlacementFacts
 	Attached bool
 	Paused   bool // nothing new is taken or begun to be given
 }
@@ -211,13 +212,13 @@ func (p *Placer) complete() bool {
 }
 
 // place is the placement as of now; false: a list has begun meanwhile.
-func (p *Placer) place(now, started time.Time) (recovery.Placement, bool) {
+func (p *Placer) place(now, started time.Time, mode recovery.Mode) (recovery.Placement, bool) {
 	p.rosterMu.Lock()
 	defer p.rosterMu.Unlock()
 	if !p.roster.Complete() {
 		return recovery.Placement{}, false
 	}
-	p.plan = p.roster.keep(p.plan, recovery.PlacementFacts{Now: now, Me: p.set.Me(), Move: p.set.Move, Carried: p.set.Carry != nil, Started: started, Absence: p.set.Absence})
+	p.plan = p.roster.keep(p.plan, recovery.PlacementFacts{Now: now, Me: p.set.Me(), Mode: mode, Move: p.set.Move, Carried: p.set.Carry != nil, Started: started, Absence: p.set.Absence})
 	return p.plan.Placement(), true
 }
 
@@ -231,7 +232,7 @@ func (p *Placer) once(ctx context.Context) (again, worked time.Duration) {
 	}
 	var plan recovery.Placement
 	if !o.Paused { // else what was unloaded already is handed over: here nobody would load it again
-		if plan, ok = p.place(now, started); !ok {
+		if plan, ok = p.place(now, started, o.Mode); !ok {
 			return time.Hour, time.Since(now)
 		}
 	}

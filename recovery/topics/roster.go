@@ -231,7 +231,7 @@ func (r *Roster) touch(topic string) {
 // keep brings a placement up to date, nil for none yet, and returns it.
 func (r *Roster) keep(p *recovery.Placing, f recovery.PlacementFacts) *recovery.Placing {
 	f.Peers = r.peers
-	if p != nil && !r.changed && p.Started.Equal(f.Started) && (p.Again.IsZero() || f.Now.Before(p.Again)) {
+	if p != nil && !r.changed && p.Started.Equal(f.Started) && p.Mode == f.Mode && (p.Again.IsZero() || f.Now.Before(p.Again)) {
 		r.follow(p, f.Now)
 		return p
 	}
