@@ -1,7 +1,6 @@
 package registration
 
 import (
-	"cmp"
 	"time"
 
 	"holdfast/agent/note"
@@ -43,16 +42,4 @@ func (r *Registrar) cutFrom(now Life) time.Time {
 // before it.
 func outlivedCut(seen cluster.Snapshot, now Life) bool {
 	return !now.CutFrom.IsZero() && seen.Registration != nil && seen.Registration.CreateRevision == now.Past.Epoch
-}
-
-// cutNote is the note that goes with a registration which is kept: a new one, or the one that
-// stands in its record already.
-func cutNote(seen cluster.Snapshot, now Life) *cluster.Cut {
-	switch {
-	case outlivedCut(seen, now):
-		return &cluster.Cut{From: now.CutFrom, Until: time.Now(), Revision: cmp.Or(now.CutOver, seen.Revision)}
-	case seen.Member != nil && seen.Registration != nil && seen.Member.ModRevision >= seen.Registration.CreateRevision:
-		return seen.Member.Cut
-	}
-	return nil
 }

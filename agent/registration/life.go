@@ -99,7 +99,7 @@ type Life struct {
 	Unsure    int
 	CutFrom   time.Time      // since when we were cut off from etcd, until that is noted; zero: we were not
 	CutOver   int64          // revision at which we were back; 0: what is read now
-	Health    cluster.Health // see healthNote
+	Health    cluster.Health // see standing
 	PauseEnds time.Time      // of the maintenance pause in force; zero: there is none
 	others    *bool          // whether other brokers are active, where no etcd knows them; nil: it does
 }

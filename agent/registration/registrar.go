@@ -1,6 +1,7 @@
 package registration
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -181,11 +182,7 @@ func (r *Registrar) register(ctx context.Context, client *cluster.Client, seen c
 	if err != nil {
 		return err
 	}
-	req := cluster.RegisterRequest{
-		LeaseID: grant.LeaseID, Value: now.Value, Seen: seen,
-		Member: r.comesBack(seen, now, *out, cluster.Member{Incarnation: now.Past.Incarnation, Data: string(out.Data), Instance: out.Instance,
-			Health: now.Health, At: time.Now()}),
-	}
+	req := cluster.RegisterRequest{LeaseID: grant.LeaseID, Value: now.Value, Seen: seen, Member: r.comesBack(seen, now, out)}
 	if out.Decision.Write {
 		req.State = StateOf(out.Decision.Mode)
 	}
@@ -235,14 +232,17 @@ func (r *Registrar) keep(ctx context.Context, client *cluster.Client, seen clust
 		return err
 	}
 	ours := grant.LeaseID == reg.LeaseID
-	differs := ours && !r.adopting() && len(now.Value) > 0 && string(reg.Value) != string(now.Value)
-	if differs && !fromBefore(reg.Value, now.Value) {
+	differs := !r.adopting() && len(now.Value) > 0 && string(reg.Value) != string(now.Value)
+	if ours && differs && !fromBefore(reg.Value, now.Value) {
 		out.Repaired = "value changed"
 	}
-	if !ours || differs || out.Repaired != "" || noted(seen) || now.Unsure != 0 {
+	anew := !ours || differs || out.Repaired != "" || noted(seen) || now.Unsure != 0
+	if anew || out.Decision.Write || untold(seen, now, out) {
 		stand := r.standing(seen, now, out)
-		stand.LeaseID = grant.LeaseID
-		if !r.adopting() && len(now.Value) > 0 && string(now.Value) != string(reg.Value) {
+		if anew {
+			stand.LeaseID = grant.LeaseID
+		}
+		if differs {
 			stand.Value = now.Value
 		}
 		revision, err := client.Keep(ctx, stand)
@@ -255,14 +255,15 @@ func (r *Registrar) keep(ctx context.Context, client *cluster.Client, seen clust
 		if !ours && held != 0 && held != grant.LeaseID {
 			r.leave(ctx, client, held)
 		}
-		if reg.ModRevision = revision; stand.Value != nil {
-			reg.Value = stand.Value
+		if anew {
+			reg.ModRevision = revision
+		}
+		if differs {
+			reg.Value = now.Value
 		}
 		if stand.State != nil {
 			out.StateRevision = revision
 		}
-	} else if err := r.stand(ctx, client, seen, now, out); err != nil {
-		return err
 	}
 	grant.Epoch, grant.Adopted, grant.ID = reg.CreateRevision, r.adopting(), reg.BrokerID
 	grant.Revision = max(grant.Revision, seen.Revision, reg.ModRevision)
@@ -314,15 +315,17 @@ func (r *Registrar) confirm(ctx context.Context, client *cluster.Client, reg clu
 	return r.grant(ctx, client)
 }
 
-// standing is what is written with a registration that is kept.
+// standing is what is written with a registration that is kept. What the record that goes with it says
+// of its life, its health and its last cut stays.
 func (r *Registrar) standing(seen cluster.Snapshot, now Life, out *Outcome) cluster.RegisterRequest {
-	s := cluster.RegisterRequest{Seen: seen, Begins: out.begins, Member: cluster.Member{Incarnation: now.Past.Incarnation, Data: string(out.Data),
-		Instance: out.Instance, At: time.Now(), Health: healthNote(seen, now), Cut: cutNote(seen, now), Suspect: suspectNote(out.Decision)}}
-	if m := seen.Member; m != nil && m.ModRevision >= seen.Registration.CreateRevision {
-		s.Since, s.Away, s.Planned = m.Since, m.Away, m.Planned
-	} else { // the broker, or a backup, brought the key back before us
-		s.Member = r.comesBack(seen, now, *out, s.Member)
+	m := r.comesBack(seen, now, out)
+	if was := seen.Member; was != nil && was.ModRevision >= seen.Registration.CreateRevision {
+		m.Since, m.Away, m.Planned, m.Health, m.Cut = was.Since, was.Away, was.Planned, was.Health, was.Cut
+	} // else the broker, or a backup, brought the key back before us
+	if outlivedCut(seen, now) {
+		m.Cut = &cluster.Cut{From: now.CutFrom, Until: time.Now(), Revision: cmp.Or(now.CutOver, seen.Revision)}
 	}
+	s := cluster.RegisterRequest{Seen: seen, Begins: out.begins, Member: m}
 	if out.Decision.Write {
 		s.State = StateOf(out.Decision.Mode)
 	}
@@ -334,28 +337,10 @@ func StateOf(m recovery.ModeRecord) *cluster.State {
 	return &cluster.State{Mode: string(m.Mode), Reason: string(m.Reason), By: m.By, At: time.Now()}
 }
 
-// stand writes what is new beside a registration that stays as it is: the mode, and data, a
-// process or a cut of which the member record does not know. One that cannot be read is written anew.
-func (r *Registrar) stand(ctx context.Context, client *cluster.Client, seen cluster.Snapshot, now Life, out *Outcome) (err error) {
-	var at int64
-	switch {
-	case seen.MemberMalformed != "", seen.Member != nil && (seen.Member.Data != string(out.Data) || seen.Member.Instance != out.Instance || outlivedCut(seen, now)),
-		suspect(seen) != (out.Decision.Suspect != nil):
-		at, err = client.Keep(ctx, r.standing(seen, now, out))
-	case out.Decision.Write:
-		at, err = client.PutState(ctx, seen.BrokerID, *StateOf(out.Decision.Mode), seen.StateRevision)
-	}
-	if out.Decision.Write && err == nil {
-		out.StateRevision = at
-	}
-	return err
-}
-
-// healthNote is the health that goes with a registration which is kept: as its record has it,
-// or, where there is none yet, as the broker is.
-func healthNote(seen cluster.Snapshot, now Life) cluster.Health {
-	if m := seen.Member; m != nil && seen.Registration != nil && m.ModRevision >= seen.Registration.CreateRevision {
-		return m.Health
-	}
-	return now.Health
+// untold reports whether the member record cannot be read, or does not know of data, a process, a cut or
+// the end of a suspicion.
+func untold(seen cluster.Snapshot, now Life, out *Outcome) bool {
+	m := seen.Member
+	return seen.MemberMalformed != "" || suspect(seen) != (out.Decision.Suspect != nil) ||
+		m != nil && (m.Data != string(out.Data) || m.Instance != out.Instance || outlivedCut(seen, now))
 }

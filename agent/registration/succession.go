@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"holdfast/agent/lease"
 	"holdfast/cluster"
@@ -114,7 +113,7 @@ func (r *Registrar) succeed(ctx context.Context, client *cluster.Client, seen cl
 	plan := cluster.Succession{
 		Seen: seen, Retire: out.succession.Former == recovery.Us, Move: out.succession.HandsOver(out.Decision, unseen),
 		Begins: out.begins,
-		Member: r.comesBack(seen, now, *out, cluster.Member{Incarnation: now.Past.Incarnation, Data: string(out.Data), Instance: out.Instance, At: time.Now()}),
+		Member: r.comesBack(seen, now, out),
 	}
 	if plan.Move && now.Unfenced {
 		return fmt.Errorf("%w: the broker's new process is fenced first, and given its topics then", lease.ErrDeferred)

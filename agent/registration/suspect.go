@@ -52,10 +52,11 @@ func suspectNote(d recovery.Decision) *cluster.Suspect {
 	return &cluster.Suspect{Revision: d.Suspect.Lost.Revision, At: d.Suspect.Lost.At.UTC(), Row: string(d.Suspect.Row)}
 }
 
-// comesBack adds to the record of a registration that is written anew what others may ask of it
+// comesBack is the member record of a registration that is written anew, with what others may ask of it
 // later: how long its life was unbroken, and since when it was away.
-func (r *Registrar) comesBack(seen cluster.Snapshot, now Life, out Outcome, m cluster.Member) cluster.Member {
-	m.Suspect = suspectNote(out.Decision)
+func (r *Registrar) comesBack(seen cluster.Snapshot, now Life, out *Outcome) cluster.Member {
+	m := cluster.Member{Incarnation: now.Past.Incarnation, Data: string(out.Data), Instance: out.Instance, At: time.Now(),
+		Health: now.Health, Suspect: suspectNote(out.Decision)}
 	was := seen.Member
 	switch {
 	case was == nil:
