@@ -35,118 +35,45 @@ type Entry struct {
 }
 
 // Feed tells everybody who watches what there is to see. It serves the streams as an
-// http.Handler, and Run tells them the status, which is computed and encoded once for
-// all of them.
+// http.Handler; each looks at the status by itself.
 type Feed struct {
 	source Source
-	came   chan struct{} // somebody began to watch
+	places chan struct{}   // holds what each that watches holds
+	life   context.Context // until the end of Run
+	end    context.CancelFunc
 
-	mu      sync.Mutex
-	streams int
-	ended   bool
-	now     *status
-	done    chan struct{} // closed at the end
+	mu  sync.Mutex
+	now status
 }
 
-// status is one that was told, until there is a newer one.
+// status is one that was computed at some time.
 type status struct {
-	event []byte // nil: none was computed yet for those who watch now
-	newer chan struct{}
+	event []byte
+	same  string // see Source
+	at    time.Time
 }
 
-// NewFeed makes a feed. Its streams are told something once Run runs.
+// NewFeed makes a feed. Its streams end when Run does.
 func NewFeed(source Source) *Feed {
-	return &Feed{source: source, came: make(chan struct{}, 1), now: newStatus(nil), done: make(chan struct{})}
+	f := &Feed{source: source, places: make(chan struct{}, MaxStreams)}
+	f.life, f.end = context.WithCancel(context.Background())
+	return f
 }
 
-func newStatus(event []byte) *status { return &status{event, make(chan struct{})} }
-
-// Run serves those who watch until ctx ends. Then it ends all streams, refuses others,
-// and returns nil. It is for one call.
+// Run waits for the end of ctx. Then it ends all streams, and no other begins.
 func (f *Feed) Run(ctx context.Context) error {
-	defer f.end()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-f.came:
-			f.tell(ctx)
-		}
-	}
+	<-ctx.Done()
+	f.end()
+	return nil
 }
 
-// tell tells the status to those who watch, until nobody does.
-func (f *Feed) tell(ctx context.Context) {
-	tick := time.NewTicker(look)
-	defer tick.Stop()
-	var told time.Time
-	var before string
-	for f.watched() {
+// status is that of now. It is computed and encoded once in that time for all who watch.
+func (f *Feed) status() status {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if now := time.Now(); now.Sub(f.now.at) >= look {
 		data, same := f.source.Status()
-		if now := time.Now(); same != before || now.Sub(told) >= StatusEvery {
-			before, told = same, now
-			f.publish(newStatus(event("status", 0, data)))
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-f.came: // and may have found nothing
-		case <-tick.C:
-		}
+		f.now = status{event("status", 0, data), same, now}
 	}
-}
-
-func (f *Feed) publish(s *status) {
-	f.mu.Lock()
-	before := f.now
-	f.now = s
-	f.mu.Unlock()
-	close(before.newer)
-}
-
-// watched reports whether somebody watches. If nobody does, whoever comes next waits for
-// a new status.
-func (f *Feed) watched() bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.streams == 0 {
-		f.now = newStatus(nil)
-	}
-	return f.streams > 0
-}
-
-// enter counts a stream in; false: there are enough, or it is over. Who enters leaves.
-func (f *Feed) enter() bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.ended || f.streams >= MaxStreams {
-		return false
-	}
-	f.streams++
-	select {
-	case f.came <- struct{}{}:
-	default:
-	}
-	return true
-}
-
-func (f *Feed) leave() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.streams--
-}
-
-func (f *Feed) present() *status {
-	f.mu.Lock()
-	defer f.mu.Unlock()
 	return f.now
-}
-
-func (f *Feed) end() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if !f.ended {
-		f.ended = true
-		close(f.done)
-	}
 }

@@ -326,21 +326,6 @@ func TestAStreamGoesOnAfterTheLastEntryThatTheClientHad(t *testing.T) {
 	}
 }
 
-func TestSilenceIsBrokenAlsoWhenNoStatusComes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var all sync.WaitGroup
-		s := show{NewFeed(newSidecar(1)), nil, nil, &all} // which does not run
-		v := s.watch("/api/events")
-		v.takes()
-		time.Sleep(Heartbeat)
-		if text := v.takes(); text != ":\n\n" {
-			t.Errorf("after %s: %q", Heartbeat, text)
-		}
-		v.leave()
-		all.Wait()
-	})
-}
-
 func TestAClientThatTakesNothingIsDroppedAndHoldsUpNobody(t *testing.T) {
 	inShow(t, 0, func(t *testing.T, s show) {
 		slow, well := s.watch("/api/events"), s.watch("/api/events")

@@ -1,7 +1,8 @@
 package page
 
 import (
-	"bytes"
+	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -14,8 +15,6 @@ const (
 	// piece is how many entries are told at a time: a client that does not take them has
 	// them held here for WriteTimeout.
 	piece = 25
-	// Heartbeat is the longest silence on a stream.
-	Heartbeat = 10 * time.Second
 	// WriteTimeout is how long a client may take to take what it is told.
 	WriteTimeout = 5 * time.Second
 	// retry is when a client whose stream broke should come again.
@@ -46,12 +45,20 @@ func (f *Feed) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "no stream over this connection: "+err.Error(), http.StatusInternalServerError)
 		return
 	}
-	if !f.enter() {
+	select {
+	case f.places <- struct{}{}:
+		defer func() { <-f.places }()
+	default:
+		err = fmt.Errorf("%d streams are open", MaxStreams)
+	}
+	if f.life.Err() != nil {
+		err = errors.New("the sidecar ends")
+	}
+	if err != nil {
 		w.Header().Set("Retry-After", "5")
-		http.Error(w, fmt.Sprintf("%d streams are open, or the sidecar ends: try again later, or ask /api/status", MaxStreams), http.StatusServiceUnavailable)
+		http.Error(w, err.Error()+": try again later, or ask /api/status", http.StatusServiceUnavailable)
 		return
 	}
-	defer f.leave()
 
 	h := w.Header()
 	h.Set("Content-Type", "text/event-stream")
@@ -64,82 +71,38 @@ func (f *Feed) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodHead {
 		return
 	}
-	write := func(b []byte) bool {
-		err := out.SetWriteDeadline(time.Now().Add(WriteTimeout))
-		if err == nil {
-			_, err = w.Write(b)
-		}
-		if err == nil {
-			err = out.Flush()
-		}
-		return err == nil
-	}
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	defer context.AfterFunc(f.life, cancel)()
 	if newest := f.source.Newest(); after < 0 || after > newest { // that was another journal
 		after = max(0, newest-Recent)
 	}
-	s := stream{source: f.source, after: after}
-	silence := time.NewTimer(Heartbeat)
-	defer silence.Stop()
-	text := fmt.Appendf(nil, "retry: %d\n\n", retry.Milliseconds())
-	for write(text) {
-		silence.Reset(Heartbeat)
-		now := f.present()
-		if text = s.news(now); len(text) > 0 && !f.over(r) {
-			continue
+	told, tick := status{}, time.NewTicker(look)
+	defer tick.Stop()
+	for text := fmt.Appendf(nil, "retry: %d\n\n", retry.Milliseconds()); ctx.Err() == nil; text = nil {
+		// A status comes before the journal: it says whose that is.
+		if now := f.status(); now.same != told.same || time.Since(told.at) >= StatusEvery {
+			told = now
+			text = append(text, now.event...)
+		}
+		entries, more := f.source.Journal(after, piece)
+		for _, e := range entries {
+			text = append(text, event("journal", e.ID, e.Data)...)
+			after = e.ID
+		}
+		if len(text) > 0 {
+			_ = out.SetWriteDeadline(time.Now().Add(WriteTimeout)) // it could be set at the beginning
+			if _, err := w.Write(text); err != nil || out.Flush() != nil {
+				return
+			}
+			continue // there may be more
 		}
 		select {
-		case <-r.Context().Done():
-			return
-		case <-f.done:
-			return
-		case <-now.newer:
-		case <-s.more:
-		case <-silence.C:
-		}
-		if text = s.news(f.present()); len(text) == 0 {
-			text = []byte(":\n\n")
+		case <-ctx.Done():
+		case <-more:
+		case <-tick.C:
 		}
 	}
-}
-
-// over reports whether the stream is to end, also while there is more and more to tell.
-func (f *Feed) over(r *http.Request) bool {
-	select {
-	case <-r.Context().Done():
-		return true
-	case <-f.done:
-		return true
-	default:
-		return false
-	}
-}
-
-// stream is what one client knows.
-type stream struct {
-	source Source
-	told   *status // nil: none
-	after  int64   // id of its last journal entry
-	more   <-chan struct{}
-}
-
-// news is what the client does not know yet. A status comes before the journal: it says
-// whose that is.
-func (s *stream) news(now *status) []byte {
-	var b bytes.Buffer
-	if now != s.told && now.event != nil {
-		s.told = now
-		b.Write(now.event)
-	}
-	if s.told == nil {
-		return nil
-	}
-	var entries []Entry
-	entries, s.more = s.source.Journal(s.after, piece)
-	for _, e := range entries {
-		b.Write(event("journal", e.ID, e.Data))
-		s.after = e.ID
-	}
-	return b.Bytes()
 }
 
 // resumption is the id of the last entry that the client had; negative: it had none. A
