@@ -266,7 +266,7 @@ func (c *Client) Goodbye() {
 // wakeGuard has the guard read the word. One that does not stand yet will read it.
 func (c *Client) wakeGuard() {
 	if c.page.standing.Load() {
-		c.hand.signal()
+		c.hand.send(wakeSignal)
 	}
 }
 

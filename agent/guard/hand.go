@@ -1,87 +1,64 @@
 package guard
 
 import (
+	"context"
 	"os"
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"holdfast/agent/process"
 )
 
-// hand is a sidecar's hold on its guard: it is told of the guard's end by the kernel, and
-// signals it and no later process.
+// hand is a sidecar's hold on its guard: it is told of the guard's end, and signals it and no later
+// process.
 type hand struct {
-	mu    sync.Mutex
-	pid   int
-	pidfd *os.File      // nil: no guard, or pidfds are refused
-	ended chan struct{} // closed when nobody waits for its end any more
+	mu   sync.Mutex
+	proc *os.Process // held by a pidfd, where there are any; nil: no guard
+	let  context.CancelFunc
+	task sync.WaitGroup
 }
 
 // take holds the guard, and calls ended when it has ended. It is called while the process
 // is surely the guard: it was not reaped, or has the page.
 func (h *hand) take(pid int, ended func()) {
 	h.drop()
-	h.mu.Lock()
-	h.pid = pid
-	h.mu.Unlock()
-	fd, err := unix.PidfdOpen(pid, unix.O_NONBLOCK)
-	if err != nil {
+	proc, err := os.FindProcess(pid)
+	guard, seen := process.TargetOf(pid)
+	if err != nil || seen != nil {
+		ended()
 		return
 	}
-	f := os.NewFile(uintptr(fd), "guard")
-	conn, err := f.SyscallConn()
-	if err != nil {
-		f.Close()
-		return
-	}
-	over := make(chan struct{})
-	go func() {
-		defer close(over)
-		if conn.Read(func(fd uintptr) bool { return readable(int(fd)) }) == nil {
+	ctx, let := context.WithCancel(context.Background())
+	h.task.Go(func() {
+		if guard.AwaitEnd(ctx) {
 			ended()
 		}
-	}()
+	})
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.pidfd, h.ended = f, over
+	h.proc, h.let = proc, let
 }
 
-// holds reports whether the end of the guard will be told.
-func (h *hand) holds() bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.pidfd != nil
-}
-
-// signal wakes the guard.
-func (h *hand) signal() { h.send(wakeSignal) }
-
-// kill ends the guard.
-func (h *hand) kill() { h.send(unix.SIGKILL) }
-
+// send signals the guard.
 func (h *hand) send(signal unix.Signal) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.pidfd == nil {
-		if h.pid != 0 && hasPage(h.pid, pageFD) == nil {
-			_ = unix.Kill(h.pid, signal)
-		}
-		return
-	}
-	if conn, err := h.pidfd.SyscallConn(); err == nil {
-		_ = conn.Control(func(fd uintptr) { _ = unix.PidfdSendSignal(int(fd), signal, nil, 0) }) // if it has ended, nobody need wake
+	if h.proc != nil && hasPage(h.proc.Pid, pageFD) == nil { // where there are no pidfds, another may have its pid
+		_ = h.proc.Signal(signal) // if it has ended, nobody need wake
 	}
 }
 
 // drop lets go of a guard.
 func (h *hand) drop() {
 	h.mu.Lock()
-	f, over := h.pidfd, h.ended
-	h.pid, h.pidfd, h.ended = 0, nil, nil
-	h.mu.Unlock()
-	if f != nil {
-		f.Close()
-		<-over
+	if h.proc != nil {
+		h.let()
+		_ = h.proc.Release()
 	}
+	h.proc = nil
+	h.mu.Unlock()
+	h.task.Wait()
 }
 
 // durable is the standard error if it can be inherited by a process that outlives us:

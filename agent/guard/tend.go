@@ -45,7 +45,7 @@ func (c *Client) pause() time.Duration {
 		settled = min(settled, stopAt.Sub(now))
 	}
 	switch {
-	case !c.Alive() || !c.stood || !c.hand.holds(), stopAt != 0 && stopAt <= now,
+	case !c.Alive() || !c.stood, stopAt != 0 && stopAt <= now,
 		c.page.held.Load() != c.page.number.Load(), c.page.trying.Load():
 		return supervise
 	case c.target.Pid == 0 || c.set.Broker.gone(c.target):
@@ -130,7 +130,7 @@ func (c *Client) relock() {
 		return
 	}
 	old.Close()
-	c.hand.kill()
+	c.hand.send(unix.SIGKILL)
 }
 
 // seek looks for the broker's process, and reports whether there is something to guard:
