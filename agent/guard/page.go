@@ -166,11 +166,10 @@ func newPage() (*page, *os.File, error) {
 		return nil, nil, errors.Join(fmt.Errorf("make memory to share with the guard: %w", err), f.Close())
 	}
 	p, err := mapPage(f)
-	if err != nil {
-		return nil, nil, errors.Join(err, f.Close())
+	if err == nil {
+		p.magic.Store(pageMagic)
 	}
-	p.magic.Store(pageMagic)
-	return p, f, nil
+	return p, f, err
 }
 
 func descriptor(pid, fd int) string { return fmt.Sprintf("/proc/%d/fd/%d", pid, fd) }
@@ -191,35 +190,32 @@ func openPage(pid, fd int) (*page, *os.File, error) {
 	if err := hasPage(pid, fd); err != nil {
 		return nil, nil, err
 	}
-	path := descriptor(pid, fd)
-	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	f, err := os.OpenFile(descriptor(pid, fd), os.O_RDWR, 0)
 	if err != nil {
 		return nil, nil, fmt.Errorf("open the page of the guard: %w", err)
 	}
 	p, err := mapPage(f)
 	if err == nil && p.magic.Load() != pageMagic {
-		err = fmt.Errorf("%s has format %x, this version knows %x: %w", path, p.magic.Load(), uint64(pageMagic), errNoPage)
+		err = errors.Join(fmt.Errorf("%s has format %x, this version knows %x: %w", f.Name(), p.magic.Load(), uint64(pageMagic), errNoPage), f.Close())
 	}
-	if err != nil {
-		return nil, nil, errors.Join(err, f.Close())
-	}
-	return p, f, nil
+	return p, f, err
 }
 
 var errNoPage = errors.New("not a page that this version understands")
 
-// mapPage maps the file for the rest of this process's life: a late store must find it.
+// mapPage maps the file for the rest of this process's life: a late store must find it. One that cannot
+// be mapped is closed.
 func mapPage(f *os.File) (*page, error) {
+	var mem []byte
 	info, err := f.Stat()
-	if err != nil {
-		return nil, fmt.Errorf("map the page of the guard: %w", err)
+	if err == nil && info.Size() < int64(unsafe.Sizeof(page{})) {
+		err = fmt.Errorf("%d bytes: %w", info.Size(), errNoPage)
 	}
-	if info.Size() < int64(unsafe.Sizeof(page{})) {
-		return nil, fmt.Errorf("map the page of the guard: %d bytes: %w", info.Size(), errNoPage)
+	if err == nil {
+		mem, err = unix.Mmap(int(f.Fd()), 0, int(unsafe.Sizeof(page{})), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	}
-	mem, err := unix.Mmap(int(f.Fd()), 0, int(unsafe.Sizeof(page{})), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
-		return nil, fmt.Errorf("map the page of the guard: %w", err)
+		return nil, errors.Join(fmt.Errorf("map the page of the guard: %w", err), f.Close())
 	}
 	return (*page)(unsafe.Pointer(&mem[0])), nil
 }
