@@ -38,12 +38,12 @@ type ChildSettings struct {
 	Command []string // the program and its arguments; not empty
 	Policy  Policy
 	Record  string // file, in a directory that no other sidecar uses
-	// MayStart is asked before each start; nil: always. The word is the reason of the
+	// MayStart is asked before each start. The word is the reason of the
 	// change that is told, the detail a sentence for people.
 	MayStart func() (ok bool, word, detail string)
-	// Fenced is asked when the child has ended: did the fence end it? Nil: never.
+	// Fenced is asked when the child has ended: did the fence end it?
 	Fenced func(Target) bool
-	// Tell is called from Run with each transition; nil: nobody.
+	// Tell is called from Run with each transition.
 	Tell func(Change)
 	Log  *slog.Logger
 }
@@ -59,8 +59,7 @@ type Change struct {
 type ChildView struct {
 	Target              // zero: it does not run
 	StartedAt time.Time // wall clock
-	Adopted   bool
-	Starts    int // by this sidecar
+	Starts    int       // by this sidecar; 0: it was adopted
 }
 
 // Child is the broker as the child of this sidecar: it is started, watched, started
@@ -86,15 +85,6 @@ type Child struct {
 
 // NewChild prepares; nothing is started.
 func NewChild(s ChildSettings) *Child {
-	if s.MayStart == nil {
-		s.MayStart = func() (bool, string, string) { return true, "", "" }
-	}
-	if s.Fenced == nil {
-		s.Fenced = func(Target) bool { return false }
-	}
-	if s.Tell == nil {
-		s.Tell = func(Change) {}
-	}
 	c := &Child{settings: s, lost: make(chan struct{}, 1), changes: make(chan struct{}, 1), rest: probes.Sleep}
 	c.view.Store(&ChildView{})
 	return c

@@ -63,6 +63,12 @@ func live(t *testing.T, s ChildSettings) *life {
 		defer l.mu.Unlock()
 		l.told = append(l.told, c)
 	}
+	if s.MayStart == nil {
+		s.MayStart = always
+	}
+	if s.Fenced == nil {
+		s.Fenced = never
+	}
 	l.Child = NewChild(s)
 	l.rest = func(ctx context.Context, d time.Duration) {
 		l.mu.Lock()
@@ -82,6 +88,9 @@ func live(t *testing.T, s ChildSettings) *life {
 	})
 	return l
 }
+
+func always() (ok bool, word, detail string) { return true, "", "" }
+func never(Target) bool                      { return false }
 
 // ended waits for the end of Run.
 func (l *life) ended() error {
@@ -332,7 +341,7 @@ func TestAChildHasItsOwnGroupNoDeathSignalAndNothingOfSystemds(t *testing.T) {
 // sidecar starts a child and stays.
 func sidecar() {
 	c := NewChild(ChildSettings{Command: as("polite", "HF_TEST_READY="+os.Getenv("HF_TEST_CHILD")), Policy: Always,
-		Record: os.Getenv("HF_TEST_RECORD"), Log: slog.New(slog.DiscardHandler)})
+		MayStart: always, Fenced: never, Tell: func(Change) {}, Record: os.Getenv("HF_TEST_RECORD"), Log: slog.New(slog.DiscardHandler)})
 	go ready()
 	fmt.Println(c.Run(context.Background()))
 }
@@ -370,7 +379,7 @@ func TestAKilledSidecarsChildIsAdoptedAndNotStartedTwice(t *testing.T) {
 			}
 			l := live(t, ChildSettings{Command: as("polite", "HF_TEST_READY="+ready), Record: path})
 			eventually(t, "adopted", func() bool { return l.all() == "adopted" })
-			if now, _ := l.Target(); now != child || !l.Snapshot().Adopted || time.Since(l.StartedAt()) > time.Minute {
+			if now, _ := l.Target(); now != child || l.Snapshot().Starts != 0 || time.Since(l.StartedAt()) > time.Minute {
 				t.Errorf("%+v", l.Snapshot())
 			}
 			// Its end is noticed, and the next one is ours.
@@ -378,7 +387,7 @@ func TestAKilledSidecarsChildIsAdoptedAndNotStartedTwice(t *testing.T) {
 				t.Fatal(err)
 			}
 			eventually(t, "a new one", func() bool { return l.all() == "adopted ended:status_unknown started" })
-			if now := l.runs(ready); now == child || l.Snapshot().Adopted {
+			if now := l.runs(ready); now == child || l.Snapshot().Starts == 0 {
 				t.Errorf("%+v", l.Snapshot())
 			}
 		})
@@ -439,7 +448,7 @@ func reaper() {
 	if err := other.Start(); err != nil {
 		wrong++
 	}
-	for end := time.Now().Add(orphanAge / 2); time.Now().Before(end) && !anyZombie(); {
+	for end := time.Now().Add(orphanAge / 2); time.Now().Before(end) && len(orphans()) == 0; {
 		time.Sleep(time.Millisecond)
 	}
 	if _ = other.Wait(); other.ProcessState == nil || other.ProcessState.ExitCode() != 7 {

@@ -77,9 +77,6 @@ func ReapOrphans(ctx context.Context) error {
 // orphans are the zombies that this package does not wait for. What cannot be listed is looked
 // at again after the next signal.
 func orphans() (ours []Target) {
-	if !anyZombie() {
-		return nil
-	}
 	zombies, _ := probes.Processes(func(v probes.ProcessView) bool { return v.Parent == os.Getpid() && v.Ended })
 	own.RLock()
 	defer own.RUnlock()
@@ -89,15 +86,4 @@ func orphans() (ours []Target) {
 		}
 	}
 	return ours
-}
-
-// anyZombie peeks, without taking a status from anybody.
-func anyZombie() bool {
-	for {
-		var info unix.Siginfo
-		err := unix.Waitid(unix.P_ALL, 0, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
-		if err != unix.EINTR {
-			return err == nil && info.Signo != 0
-		}
-	}
 }
