@@ -15,13 +15,13 @@ type httpSettings struct {
 
 // newHTTP takes effective settings. Its errors are settings that cannot work.
 func newHTTP(c Config, _ *cluster.Client, _ *slog.Logger) (brokerapi.Broker, error) {
-	return made(httpapi.New(httpapi.Config{
+	return httpapi.New(httpapi.Config{
 		AdminURL:  c.BrokerAdmin,
 		Files:     c.adminFiles(),
 		Places:    httpapi.Traits(c.HTTPCapabilities).Places,
 		BrokerID:  c.BrokerID,
 		KeyPrefix: c.Prefix,
-	}))
+	})
 }
 
 func deriveHTTP(c *Config) {

@@ -19,7 +19,7 @@ type natsSettings struct {
 
 // newNATS takes effective settings. Its errors are settings that cannot work.
 func newNATS(c Config, _ *cluster.Client, log *slog.Logger) (brokerapi.Broker, error) {
-	return made(nats.New(nats.Config{
+	return nats.New(nats.Config{
 		AdminURL:   c.BrokerAdmin,
 		MonitorURL: c.NATSMonitor,
 		CredsFile:  c.NATSCredsFile,
@@ -29,7 +29,7 @@ func newNATS(c Config, _ *cluster.Client, log *slog.Logger) (brokerapi.Broker, e
 		BrokerID:   c.BrokerID,
 		KeyPrefix:  c.Prefix,
 		Logger:     log,
-	}))
+	})
 }
 
 func deriveNATS(c *Config) {

@@ -26,7 +26,7 @@ func newPulsar(c Config, store *cluster.Client, log *slog.Logger) (brokerapi.Bro
 	if store != nil { // it may be the brokers' metadata store, too
 		settings.Store = store
 	}
-	return made(pulsar.New(settings))
+	return pulsar.New(settings)
 }
 
 // pulsar checks the settings that only a Pulsar broker has.

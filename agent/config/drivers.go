@@ -89,15 +89,6 @@ var Drivers = map[string]Driver{
 	},
 }
 
-// made takes care that what could not be made is nil. The error names the flag, the value and the
-// remedy.
-func made[B brokerapi.Broker](b B, err error) (brokerapi.Broker, error) {
-	if err != nil {
-		return nil, err
-	}
-	return b, nil
-}
-
 // adminFiles are those by which the broker's admin API and we know each other.
 func (c Config) adminFiles() access.Files {
 	return access.Files{CACert: c.BrokerCACert, Cert: c.BrokerCert, Key: c.BrokerKey, TokenFile: c.BrokerTokenFile}
