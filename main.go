@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -54,10 +53,7 @@ func report(err error, stderr io.Writer) int {
 			fmt.Fprintln(stderr, "holdfast: "+control.Plain(line))
 		}
 	}
-	if exit := (*control.ExitError)(nil); errors.As(err, &exit) {
-		return exit.Code
-	}
-	return control.ExitFailed
+	return control.Code(err)
 }
 
 // usage makes an error of wrong usage or settings.

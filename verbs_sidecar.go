@@ -245,8 +245,7 @@ func leave(c call) error {
 		return err
 	}
 	err := steer(c, map[string]any{"timeout_seconds": c.Duration("timeout").Seconds(), "wait": c.Bool("wait"), "with_sidecar": c.Bool("with-sidecar")})
-	var answered *control.ExitError
-	if err != nil && !errors.As(err, &answered) {
+	if _, answered := errors.AsType[*control.ExitError](err); err != nil && !answered {
 		_ = settle(c) // the sidecar may have been stopped meanwhile
 	}
 	return err

@@ -76,8 +76,8 @@ func Scan(ctx context.Context, path string, globs []string, began time.Time) Dir
 	if err == nil || errors.Is(err, errOlder) {
 		return s.DirView
 	}
-	var at *fs.PathError
-	if s.Error = err.Error(); errors.As(err, &at) {
+	s.Error = err.Error()
+	if at, of := errors.AsType[*fs.PathError](err); of {
 		s.Error = at.Path + ": " + at.Err.Error()
 	}
 	if !errors.Is(err, errScanLimit) || s.OldestPath == "" {

@@ -52,11 +52,7 @@ func Verdict(findings []Finding) error {
 			continue
 		}
 		errs = append(errs, f.Err)
-		code := control.ExitFailed
-		if exit := (*control.ExitError)(nil); errors.As(f.Err, &exit) {
-			code = exit.Code
-		}
-		worst = max(worst, slices.Index(ranks, code))
+		worst = max(worst, slices.Index(ranks, control.Code(f.Err)))
 	}
 	if worst == 0 {
 		return nil

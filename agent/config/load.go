@@ -220,8 +220,7 @@ func join(problems []problem, only []string) error {
 
 // Cause is the cause of a file error without the path, which the message has.
 func Cause(err error) string {
-	var path *fs.PathError
-	if errors.As(err, &path) {
+	if path, of := errors.AsType[*fs.PathError](err); of {
 		return path.Err.Error()
 	}
 	return err.Error()

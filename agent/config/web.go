@@ -90,8 +90,7 @@ func (r *report) webConfig() {
 	}
 	if err = cmp.Or(web.Validate(path), err); err != nil {
 		what := withoutValues(err).Error()
-		var file *fs.PathError
-		if errors.As(err, &file) && file.Path != path {
+		if file, of := errors.AsType[*fs.PathError](err); of && file.Path != path {
 			what = fmt.Sprintf("%s cannot be read: %s", file.Path, Cause(err))
 		}
 		r.add("web-config-file", "cannot be used: "+what+": mend it; its form: "+webConfigForm)

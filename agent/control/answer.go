@@ -3,7 +3,6 @@ package control
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -42,11 +41,7 @@ func Respond(w http.ResponseWriter, v any, err error) {
 
 // Refuse answers with an error, and the exit code that it decides.
 func Refuse(w http.ResponseWriter, err error) {
-	code, status := ExitFailed, http.StatusServiceUnavailable
-	var exit *ExitError
-	if errors.As(err, &exit) {
-		code = exit.Code
-	}
+	code, status := Code(err), http.StatusServiceUnavailable
 	switch code {
 	case ExitUsage:
 		status = http.StatusBadRequest
@@ -67,21 +62,13 @@ func RefuseWith(w http.ResponseWriter, status, code int, err error) {
 func Answered[Order, Answer any](do func(context.Context, Order) (Answer, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		var o Order
-		if !readBody(w, r, &o) {
+		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 4096)).Decode(&o); err != nil {
+			Refuse(w, UsageError(fmt.Errorf("request body: %w", err)))
 			return
 		}
 		answer, err := do(r.Context(), o)
 		Respond(w, answer, err)
 	}
-}
-
-// readBody reads the body of a request, or refuses it.
-func readBody(w http.ResponseWriter, r *http.Request, into any) bool {
-	err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 4096)).Decode(into)
-	if err != nil {
-		Refuse(w, UsageError(fmt.Errorf("request body: %w", err)))
-	}
-	return err == nil
 }
 
 // ServeEvents writes the journal as JSON lines, for ever with ?follow=1.

@@ -33,6 +33,17 @@ func (e *ExitError) Error() string {
 // Unwrap returns Err.
 func (e *ExitError) Unwrap() error { return e.Err }
 
+// Code is the exit code of an error; nil: it is done.
+func Code(err error) int {
+	if exit, decides := errors.AsType[*ExitError](err); decides {
+		return exit.Code
+	}
+	if err != nil {
+		return ExitFailed
+	}
+	return ExitDone
+}
+
 // UsageError says that a setting or a request cannot work.
 func UsageError(err error) error { return &ExitError{Code: ExitUsage, Err: err} }
 

@@ -1,7 +1,6 @@
 package control
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 
@@ -87,7 +86,4 @@ func (e *shortError) Unwrap() error { return e.err }
 func Short(err error) error { return &shortError{err} }
 
 // IsUsage reports whether other settings are needed.
-func IsUsage(err error) bool {
-	var exit *ExitError
-	return errors.As(err, &exit) && exit.Code == ExitUsage
-}
+func IsUsage(err error) bool { return Code(err) == ExitUsage }

@@ -14,6 +14,7 @@ import (
 
 	"holdfast/agent/guard"
 	"holdfast/agent/process"
+	"holdfast/probes"
 )
 
 const (
@@ -53,7 +54,9 @@ func OpenJournal(dir string, log *slog.Logger) *Journal {
 		more: make(chan struct{}, 1), ending: make(chan struct{}), ended: make(chan struct{})}
 	j.end = sync.OnceFunc(func() { close(j.ending) })
 	for _, path := range []string{j.path + ".1", j.path} {
-		j.read(path)
+		if err := j.read(path); err != nil {
+			log.Warn("old journal not readable", "err", err)
+		}
 	}
 	j.written = j.next - 1
 	go j.writer()
@@ -100,13 +103,14 @@ func (j *Journal) after(id int64) []Event {
 	return append([]Event(nil), j.events[i:]...)
 }
 
-func (j *Journal) read(path string) {
+// read keeps the events of a file, which need not be there.
+func (j *Journal) read(path string) error {
 	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
 	if err != nil {
-		if !errors.Is(err, fs.ErrNotExist) {
-			j.log.Warn("old journal not readable", "err", err)
-		}
-		return
+		return err
 	}
 	defer f.Close()
 	lines := bufio.NewScanner(f)
@@ -118,6 +122,7 @@ func (j *Journal) read(path string) {
 		}
 		j.keep(e)
 	}
+	return nil
 }
 
 func (j *Journal) keep(e Event) {
@@ -147,10 +152,7 @@ func (j *Journal) Add(e Event) Event {
 	j.keep(e)
 	close(j.wake)
 	j.wake = make(chan struct{})
-	select {
-	case j.more <- struct{}{}:
-	default:
-	}
+	probes.Signal(j.more)
 	return e
 }
 

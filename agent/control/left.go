@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io/fs"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -39,17 +37,11 @@ func LeftJournal(stateDir string) ([]Event, error) {
 		return nil, fmt.Errorf("process %d holds --state-dir %s and does not listen on this socket: give its --control-socket, or wait until it has started", pid, dir)
 	}
 	for _, dir := range stateDirs(stateDir) {
-		j := &Journal{path: filepath.Join(dir, journalFile), log: slog.New(slog.DiscardHandler), next: 1}
+		j := &Journal{path: filepath.Join(dir, journalFile), next: 1}
 		for _, path := range []string{j.path + ".1", j.path} {
-			f, err := os.Open(path)
-			if errors.Is(err, fs.ErrNotExist) {
-				continue
-			}
-			if err != nil {
+			if err := j.read(path); err != nil {
 				return nil, fmt.Errorf("no sidecar runs here, and its journal %s: %s: run as the user of the sidecar, or as root", path, config.Cause(err))
 			}
-			f.Close()
-			j.read(path)
 		}
 		if len(j.events) > 0 {
 			for _, act := range guard.ActsOf(dir) {

@@ -35,12 +35,10 @@ func (e *StartError) Unwrap() error { return e.Err }
 
 // cause leaves out what our own words say already: the call and the path.
 func cause(err error) error {
-	var looked *exec.Error
-	if errors.As(err, &looked) {
+	if looked, of := errors.AsType[*exec.Error](err); of {
 		err = looked.Err
 	}
-	var tried *fs.PathError
-	if errors.As(err, &tried) {
+	if tried, of := errors.AsType[*fs.PathError](err); of {
 		err = tried.Err
 	}
 	return err
@@ -70,7 +68,7 @@ func (c *Child) adopt() (bool, error) {
 		return false, err
 	}
 	_ = r.save(c.settings.Record) // the one before names the same process
-	c.publish(ChildView{Target: t, StartedAt: seen.StartedAt, Adopted: true})
+	c.publish(ChildView{Target: t, StartedAt: seen.StartedAt})
 	c.settings.Log.Info("broker of an earlier sidecar still runs: adopted", "pid", t.Pid)
 	c.settings.Tell(Change{To: "adopted", Detail: fmt.Sprintf("process %d, %s", t.Pid, since(seen))})
 	return true, nil

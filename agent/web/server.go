@@ -106,27 +106,20 @@ func (s *socketServer) Serve() (err error) {
 	return nil
 }
 
-// Close may come before Serve.
+// Close may come before Serve, which then closes nothing.
 func (s *socketServer) Close() error {
-	return errors.Join(s.http.Close(), ignoreClosed(s.listener.Close()))
-}
-
-func ignoreClosed(err error) error {
-	if errors.Is(err, net.ErrClosed) {
-		return nil
-	}
+	err := s.http.Close()
+	_ = s.listener.Close()
 	return err
 }
 
 func listen(setting, network, addr string) (net.Listener, error) {
 	l, err := net.Listen(network, addr)
 	if err != nil {
-		var op *net.OpError
-		why := err
-		if errors.As(err, &op) {
-			why = op.Err
+		if op, of := errors.AsType[*net.OpError](err); of {
+			err = op.Err
 		}
-		return nil, control.UsageError(fmt.Errorf("%s %s: %w: free the address or set another", setting, addr, why))
+		return nil, control.UsageError(fmt.Errorf("%s %s: %w: free the address or set another", setting, addr, err))
 	}
 	return l, nil
 }
