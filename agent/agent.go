@@ -15,8 +15,6 @@ import (
 	"syscall"
 	"time"
 
-	"holdfast/agent/registration"
-
 	"github.com/oklog/run"
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -28,6 +26,7 @@ import (
 	"holdfast/agent/note"
 	"holdfast/agent/process"
 	"holdfast/agent/recognize"
+	"holdfast/agent/registration"
 	"holdfast/agent/web"
 	"holdfast/agent/web/page"
 	"holdfast/brokerapi"

@@ -12,13 +12,12 @@ import (
 	"testing/synctest"
 	"time"
 
-	"holdfast/agent/registration"
-
 	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast/agent/config"
 	"holdfast/agent/control"
 	"holdfast/agent/lease"
+	"holdfast/agent/registration"
 	"holdfast/brokerapi"
 	"holdfast/probes"
 	"holdfast/recovery"

@@ -9,8 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"holdfast/agent/registration"
-
 	"holdfast/agent/check"
 	"holdfast/agent/config"
 	"holdfast/agent/control"
@@ -18,6 +16,7 @@ import (
 	"holdfast/agent/note"
 	"holdfast/agent/process"
 	"holdfast/agent/recognize"
+	"holdfast/agent/registration"
 	"holdfast/brokerapi"
 	"holdfast/cluster"
 	"holdfast/probes"

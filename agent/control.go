@@ -8,9 +8,8 @@ import (
 	"net/http"
 	"time"
 
-	"holdfast/agent/registration"
-
 	"holdfast/agent/control"
+	"holdfast/agent/registration"
 	"holdfast/cluster"
 	"holdfast/probes"
 	"holdfast/recovery"

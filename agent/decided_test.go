@@ -3,9 +3,8 @@ package agent
 import (
 	"testing"
 
-	"holdfast/agent/registration"
-
 	"holdfast/agent/control"
+	"holdfast/agent/registration"
 	"holdfast/recovery"
 )
 

@@ -5,10 +5,9 @@ import (
 	"log/slog"
 	"time"
 
-	"holdfast/agent/registration"
-
 	"holdfast/agent/control"
 	"holdfast/agent/lease"
+	"holdfast/agent/registration"
 	"holdfast/cluster"
 	"holdfast/probes"
 	"holdfast/recovery"

@@ -6,11 +6,10 @@ import (
 	"testing"
 	"time"
 
-	"holdfast/agent/registration"
-
 	"holdfast/agent/config"
 	"holdfast/agent/process"
 	"holdfast/agent/recognize"
+	"holdfast/agent/registration"
 	"holdfast/cluster"
 	"holdfast/recovery"
 )

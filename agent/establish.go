@@ -6,9 +6,8 @@ import (
 	"fmt"
 	"time"
 
-	"holdfast/agent/registration"
-
 	"holdfast/agent/config"
+	"holdfast/agent/registration"
 	"holdfast/recovery"
 )
 

@@ -5,9 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"holdfast/agent/registration"
-
 	"holdfast/agent/lease"
+	"holdfast/agent/registration"
 	"holdfast/recovery"
 )
 

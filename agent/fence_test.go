@@ -6,11 +6,10 @@ import (
 	"testing"
 	"time"
 
-	"holdfast/agent/registration"
-
 	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast/agent/lease"
+	"holdfast/agent/registration"
 	"holdfast/recovery"
 )
 

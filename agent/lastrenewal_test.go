@@ -7,11 +7,10 @@ import (
 	"testing"
 	"time"
 
-	"holdfast/agent/registration"
-
 	"holdfast/agent/lease"
 	"holdfast/agent/note"
 	"holdfast/agent/process"
+	"holdfast/agent/registration"
 	"holdfast/recovery"
 )
 

@@ -6,9 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"holdfast/agent/registration"
-
 	"holdfast/agent/config"
+	"holdfast/agent/registration"
 	"holdfast/recovery"
 )
 

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"holdfast/agent/registration"
-
 	"holdfast/recovery"
 )
 

@@ -8,10 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"holdfast/agent/registration"
-
 	"holdfast/agent/config"
 	"holdfast/agent/process"
+	"holdfast/agent/registration"
 	"holdfast/probes"
 	"holdfast/recovery"
 )

@@ -5,9 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"holdfast/agent/registration"
-
 	"holdfast/agent/config"
+	"holdfast/agent/registration"
 )
 
 // A sidecar that is restarted after 'holdfast leave' finds the process that left.

@@ -4,12 +4,11 @@ import (
 	"context"
 	"errors"
 
-	"holdfast/agent/registration"
-
 	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast/agent/control"
 	"holdfast/agent/lease"
+	"holdfast/agent/registration"
 	"holdfast/cluster"
 	"holdfast/recovery"
 )

@@ -6,13 +6,12 @@ import (
 	"sync/atomic"
 	"time"
 
-	"holdfast/agent/registration"
-
 	"holdfast/agent/config"
 	"holdfast/agent/control"
 	"holdfast/agent/lease"
 	"holdfast/agent/note"
 	"holdfast/agent/process"
+	"holdfast/agent/registration"
 	"holdfast/brokerapi"
 	"holdfast/cluster"
 	"holdfast/probes"

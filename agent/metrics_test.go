@@ -10,13 +10,12 @@ import (
 	"testing"
 	"time"
 
-	"holdfast/agent/registration"
-
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"holdfast/agent/control"
 	"holdfast/agent/lease"
+	"holdfast/agent/registration"
 	"holdfast/brokerapi"
 	"holdfast/cluster"
 	"holdfast/probes"

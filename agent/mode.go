@@ -6,10 +6,9 @@ import (
 	"fmt"
 	"time"
 
-	"holdfast/agent/registration"
-
 	"holdfast/agent/control"
 	"holdfast/agent/lease"
+	"holdfast/agent/registration"
 	"holdfast/cluster"
 	"holdfast/recovery"
 )

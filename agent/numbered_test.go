@@ -19,14 +19,13 @@ import (
 	"testing/synctest"
 	"time"
 
-	"holdfast/agent/registration"
-
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"holdfast/agent/config"
 	"holdfast/agent/control"
 	"holdfast/agent/lease"
+	"holdfast/agent/registration"
 	"holdfast/agent/web"
 	"holdfast/brokerapi"
 	"holdfast/cluster"

@@ -7,10 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"holdfast/agent/registration"
-
 	"holdfast/agent/config"
 	"holdfast/agent/lease"
+	"holdfast/agent/registration"
 	"holdfast/recovery"
 )
 

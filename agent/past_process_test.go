@@ -3,10 +3,9 @@ package agent
 import (
 	"testing"
 
-	"holdfast/agent/registration"
-
 	"holdfast/agent/process"
 	"holdfast/agent/recognize"
+	"holdfast/agent/registration"
 )
 
 func TestTheEndOfTheProcessOfAnEarlierLifeIsProven(t *testing.T) {

@@ -12,11 +12,10 @@ import (
 	"strings"
 	"time"
 
-	"holdfast/agent/registration"
-
 	"holdfast/agent/config"
 	"holdfast/agent/lease"
 	"holdfast/agent/note"
+	"holdfast/agent/registration"
 	"holdfast/brokerapi"
 	"holdfast/cluster"
 	"holdfast/recovery"

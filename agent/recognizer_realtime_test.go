@@ -13,13 +13,12 @@ import (
 	"testing"
 	"time"
 
-	"holdfast/agent/registration"
-
 	"holdfast/agent/check"
 	"holdfast/agent/config"
 	"holdfast/agent/control"
 	"holdfast/agent/process"
 	"holdfast/agent/recognize"
+	"holdfast/agent/registration"
 	"holdfast/brokerapi"
 	"holdfast/probes"
 )

@@ -4,9 +4,8 @@ import (
 	"testing"
 	"time"
 
-	"holdfast/agent/registration"
-
 	"holdfast/agent/config"
+	"holdfast/agent/registration"
 	"holdfast/recovery"
 )
 

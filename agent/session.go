@@ -7,10 +7,9 @@ import (
 	"strings"
 	"time"
 
-	"holdfast/agent/registration"
-
 	"holdfast/agent/control"
 	"holdfast/agent/lease"
+	"holdfast/agent/registration"
 	"holdfast/probes"
 	"holdfast/recovery"
 )

@@ -8,14 +8,13 @@ import (
 	"testing"
 	"time"
 
-	"holdfast/agent/registration"
-
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"holdfast/agent/config"
 	"holdfast/agent/control"
+	"holdfast/agent/registration"
 	"holdfast/cluster"
 	"holdfast/internal/raced"
 	"holdfast/recovery"

@@ -7,12 +7,11 @@ import (
 	"path/filepath"
 	"strings"
 
-	"holdfast/agent/registration"
-
 	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast/agent/config"
 	"holdfast/agent/control"
+	"holdfast/agent/registration"
 	"holdfast/brokerapi"
 	"holdfast/cluster"
 	"holdfast/probes"

@@ -8,12 +8,11 @@ import (
 	"testing"
 	"time"
 
-	"holdfast/agent/registration"
-
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"holdfast/agent/config"
 	"holdfast/agent/control"
+	"holdfast/agent/registration"
 	"holdfast/recovery"
 )
 

@@ -12,14 +12,13 @@ import (
 	"path/filepath"
 	"strings"
 
-	"holdfast/agent/registration"
-
 	"golang.org/x/sys/unix"
 
 	"holdfast/agent/config"
 	"holdfast/agent/control"
 	"holdfast/agent/process"
 	"holdfast/agent/recognize"
+	"holdfast/agent/registration"
 	"holdfast/recovery"
 )
 

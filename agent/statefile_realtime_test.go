@@ -11,9 +11,9 @@ import (
 	"syscall"
 	"testing"
 
-	"holdfast/agent/registration"
-
 	"golang.org/x/sys/unix"
+
+	"holdfast/agent/registration"
 )
 
 func TestAFailedSaveLeavesTheOldStateAndNoRest(t *testing.T) {

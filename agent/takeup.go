@@ -7,9 +7,8 @@ import (
 	"strconv"
 	"time"
 
-	"holdfast/agent/registration"
-
 	"holdfast/agent/control"
+	"holdfast/agent/registration"
 	"holdfast/cluster"
 	"holdfast/recovery"
 )

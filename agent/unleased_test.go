@@ -16,11 +16,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	"holdfast/agent/registration"
-
 	"holdfast/agent/config"
 	"holdfast/agent/control"
 	"holdfast/agent/lease"
+	"holdfast/agent/registration"
 	"holdfast/agent/web"
 	"holdfast/brokerapi"
 	"holdfast/cluster"

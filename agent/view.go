@@ -10,11 +10,10 @@ import (
 	"sync"
 	"time"
 
-	"holdfast/agent/registration"
-
 	"holdfast/agent/config"
 	"holdfast/agent/control"
 	"holdfast/agent/lease"
+	"holdfast/agent/registration"
 	"holdfast/probes"
 	"holdfast/recovery"
 	"holdfast/recovery/topics"
