@@ -115,6 +115,32 @@ func TestWhatIsForetoldOfAStartIsWhatItDecides(t *testing.T) {
 		{"the same process, registered", nil, func(*outage) {}, recovery.RowSurvived},
 		{"the same process, its registration lost", nil, func(o *outage) { o.lose() }, recovery.ReasonRegistrationExpired},
 		{"the same process, everybody's lost", nil, func(o *outage) { o.lose(); o.everybodyElseGoes() }, recovery.ReasonFleetExpired},
+		{"its state directory is lost, and others lived on", nil, func(o *outage) { o.forgets(); o.lose() }, recovery.ReasonStaleRestart},
+		{"its state directory is lost, and everybody's registration was", nil, func(o *outage) { o.forgets(); o.everybodyElseGoes(); o.peer("n2") }, recovery.ReasonFullClusterRestart},
+		{"the same process, lost, and the era was written again with its number", nil, func(o *outage) { o.lose(); o.writeEra(`{"era":1}`) }, recovery.ReasonRegistrationExpired},
+		{"adopted, lost, and others lived on", nil, func(o *outage) { o.Config.Registration = "adopt"; o.lose() }, recovery.ReasonRegistrationExpired},
+		{"adopted, lost, and whoever is registered came later", nil, func(o *outage) {
+			o.Config.Registration = "adopt"
+			o.everybodyElseGoes()
+			o.putValue(o.client.Keys().Registration("n3"), "{}")
+		}, recovery.ReasonFleetExpired},
+		{"adopted, lost, and its broker wrote it again", nil, func(o *outage) {
+			o.Config.Registration = "adopt"
+			o.lose()
+			o.putValue(o.client.Keys().Registration("n1"), "{}")
+		}, recovery.ReasonRegistrationExpired},
+		{"adopted, everybody's lost, and its broker wrote it again", nil, func(o *outage) {
+			o.Config.Registration = "adopt"
+			o.everybodyElseGoes()
+			o.putValue(o.client.Keys().Registration("n1"), "{}")
+		}, recovery.ReasonFleetExpired},
+		{"adopted, lost, its broker wrote it again, and its record cannot be read", nil, func(o *outage) {
+			o.Config.Registration = "adopt"
+			o.lose()
+			o.putValue(o.client.Keys().Registration("n1"), "{}")
+			o.garble("n1")
+		}, recovery.ReasonUnreadableRecord},
+		{"adopted, and its record cannot be read", nil, func(o *outage) { o.Config.Registration = "adopt"; o.garble("n1") }, recovery.RowSurvived},
 		{"policy reconnect", nil, func(o *outage) { o.Config.SessionExpiredPolicy = "reconnect"; o.lose() }, recovery.RowReconnected},
 		{"policy shutdown", nil, func(o *outage) { o.Config.SessionExpiredPolicy = "shutdown"; o.lose() }, recovery.ReasonSessionExpired},
 		{"drained by an operator", nil, func(o *outage) {
@@ -150,7 +176,12 @@ func TestWhatIsForetoldOfAStartIsWhatItDecides(t *testing.T) {
 			if err != nil || out.Decision.Row != row.want {
 				t.Errorf("foretold %s by %s, %v; want %s", out.Decision, out.Decision.Row, err, row.want)
 			}
+			before := o.snapshot()
 			_, err = o.Establish(t.Context(), 0, false)
+			after := o.snapshot()
+			if alone := before.Peer.CreateRevision == 0 && (row.want == recovery.ReasonFleetExpired || row.want == recovery.ReasonFullClusterRestart); alone != (after.Era.N > before.Era.N) && row.outage == nil {
+				t.Errorf("the era was %d and is %d", before.Era.N, after.Era.N)
+			}
 			switch {
 			case errors.Is(err, lease.ErrConflict):
 				if row.want != recovery.RowConflict {
@@ -163,8 +194,9 @@ func TestWhatIsForetoldOfAStartIsWhatItDecides(t *testing.T) {
 			case err != nil:
 				t.Error(err)
 			default:
-				if d := o.outcomes[len(o.outcomes)-1].Decision; d.Row != row.want {
-					t.Errorf("decided %s by %s", d, d.Row)
+				out := o.outcomes[len(o.outcomes)-1]
+				if d := out.Decision; d.Row != row.want || out.StateRevision != after.StateRevision {
+					t.Errorf("decided %s by %s, in the state key at %d, which is at %d", d, d.Row, out.StateRevision, after.StateRevision)
 				}
 			}
 		})
@@ -192,4 +224,11 @@ func TestWhatAStartWouldWaitForIsForetold(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 	})
+}
+
+// forgets has the sidecar start with its broker, and with an empty state directory.
+func (o *outage) forgets() {
+	o.restartsAs("process-2")
+	o.past.Past = Past{Incarnation: "new"}
+	o.past.Value = []byte(`{"incarnation":"new"}`)
 }

@@ -1,6 +1,7 @@
 package registration
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -42,6 +43,7 @@ type outage struct {
 	store    *etcd.Server
 	client   *cluster.Client
 	first    lease.Grant
+	held     int64 // by the sidecar
 	past     Life
 	outcomes []Outcome
 	onPause  bool
@@ -395,5 +397,104 @@ func TestWhatIsKnownAfterTheLookHoldsATakeUpBack(t *testing.T) {
 		if (err != nil) != (row.says != "") || err != nil && (!errors.Is(err, lease.ErrDeferred) || !strings.Contains(err.Error(), row.says)) {
 			t.Errorf("%s: %v, want %q", row.name, err, row.says)
 		}
+	}
+}
+
+// putUnder has somebody else write the registration as it is, or with another value, under that lease.
+func (o *outage) putUnder(lease int64, value string) {
+	o.t.Helper()
+	if value == "" {
+		value = string(o.snapshot().Registration.Value)
+	}
+	if _, err := o.store.Put(o.t.Context(), &etcdserverpb.PutRequest{Key: []byte(o.client.Keys().Registration("n1")), Value: []byte(value), Lease: lease}); err != nil {
+		o.t.Fatal(err)
+	}
+}
+
+func (o *outage) another() (id int64) {
+	o.t.Helper()
+	id, _, err := o.client.Grant(o.t.Context(), o.Config.LeaseTTL)
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	return id
+}
+
+func TestARegistrationThatStandsIsMendedAndKept(t *testing.T) {
+	const theirs = `{"incarnation":"mine","admin_addr":"elsewhere"}`
+	for _, c := range []struct {
+		name     string
+		change   func(o *outage)
+		repaired string
+		stays    bool   // under the lease that is held
+		lives    bool   // that lease, afterwards
+		value    string // afterwards; empty: ours
+	}{
+		{"nothing is wrong", func(*outage) {}, "", true, true, ""},
+		{"a sidecar that was restarted", func(o *outage) { o.held = 0 }, "", true, true, ""},
+		{"without a lease", func(o *outage) { o.putUnder(0, "") }, "no lease", true, true, ""},
+		{"without a lease, after a restart", func(o *outage) { o.putUnder(0, ""); o.held = 0 }, "no lease", false, true, ""},
+		{"under a lease of others", func(o *outage) { o.putUnder(o.another(), "") }, "foreign lease", true, true, ""},
+		{"under a lease of others, and ours has ended", func(o *outage) { o.putUnder(o.another(), ""); o.lose() }, "foreign lease", false, false, ""},
+		{"with another value", func(o *outage) { o.putUnder(o.first.LeaseID, theirs) }, "value changed", true, true, ""},
+		{"with the value of the sidecar before", func(o *outage) {
+			o.putUnder(o.first.LeaseID, `{"incarnation":"mine","run":"before"}`)
+			o.held, o.stood = 0, false
+		}, "", true, true, ""},
+		{"with another TTL", func(o *outage) { o.Config.LeaseTTL *= 2; o.granted = 0 }, "other TTL", false, false, ""},
+		{"with another TTL, and locks under the lease", func(o *outage) { o.Config.LeaseTTL *= 2; o.granted, o.Config.OwnershipLocks = 0, "on" }, "other TTL", false, true, ""},
+		{"adopted, by its broker alone", func(o *outage) {
+			o.Config.Registration, o.held = "adopt", 0
+			o.putUnder(o.another(), theirs)
+		}, UnderItsOwn, false, true, theirs},
+		{"adopted, and held", func(o *outage) { o.Config.Registration = "adopt" }, "", true, true, ""},
+		{"adopted, and written by its broker anew", func(o *outage) {
+			o.Config.Registration = "adopt"
+			o.putUnder(o.another(), theirs)
+		}, "foreign lease", true, true, theirs},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			o := newOutage(t, "drain")
+			o.held = o.first.LeaseID
+			c.change(o)
+			before := o.snapshot()
+			g := o.establish(o.held)
+			after, out := o.snapshot(), o.outcomes[len(o.outcomes)-1]
+			if out.Repaired != c.repaired || (g.LeaseID == o.first.LeaseID) != c.stays || g.Epoch != o.first.Epoch {
+				t.Errorf("%q was wrong; granted %+v after %+v", out.Repaired, g, o.first)
+			}
+			want := cmp.Or(c.value, `{"incarnation":"mine"}`)
+			if reg := after.Registration; reg.LeaseID != g.LeaseID || string(reg.Value) != want || string(out.Value) != want || out.SeenAt < reg.ModRevision {
+				t.Errorf("registered %+v with %s, and told %s at %d", reg, reg.Value, out.Value, out.SeenAt)
+			}
+			if wrote := after.Revision != before.Revision; wrote == (c.repaired == "" && string(before.Registration.Value) == want) {
+				t.Errorf("written: %t", wrote)
+			}
+			if left, err := o.client.LeaseLeft(t.Context(), o.first.LeaseID); err != nil || left.Found != c.lives {
+				t.Errorf("the lease of before is there: %t, %v", left.Found, err)
+			}
+			if mode := out.Decision.Mode.Mode; mode != recovery.Active || out.StateRevision != after.StateRevision {
+				t.Errorf("%s at %d, the state key is at %d", mode, out.StateRevision, after.StateRevision)
+			}
+		})
+	}
+}
+
+// deadLine carries everything but renewals.
+type deadLine struct{ directLine }
+
+func (l deadLine) KeepAlive(context.Context, int64, bool) (lease.Renewal, error) {
+	return lease.Renewal{}, errors.New("no answer")
+}
+
+func TestAFreshWayIsProvenByAnyAnswer(t *testing.T) {
+	o := newOutage(t, "drain")
+	o.Line = deadLine{directLine{o.client}}
+	if _, err := o.Establish(t.Context(), o.first.LeaseID, true); err != nil {
+		t.Errorf("a way that carries no renewal: %v", err)
+	}
+	o.store.LoseLeader()
+	if _, err := o.Establish(t.Context(), o.first.LeaseID, true); err == nil || err.Error() != "no answer" {
+		t.Errorf("a way that carries nothing: %v", err)
 	}
 }

@@ -285,6 +285,12 @@ func TestAMemberRecordTellsHowLongALifeWasUnbroken(t *testing.T) {
 		if m := o.snapshot().Member; m.LifeSince(9) != first || m.Away <= once.Member.ModRevision {
 			t.Errorf("after another %+v", m)
 		}
+		before = o.snapshot()
+		o.past.Unsure = 1
+		o.establish(o.outcomes[len(o.outcomes)-1].Grant.LeaseID)
+		if kept, m := before.Member, o.snapshot().Member; m.ModRevision == kept.ModRevision || m.Since != kept.Since || m.Away != kept.Away {
+			t.Errorf("written anew beside a registration that stands: %+v, was %+v", m, kept)
+		}
 		o.past.Past.ConfirmedAt = o.snapshot().Revision
 		o.past.Past.Deadline = time.Now().Add(o.ttl())
 		confirmed := time.Now()
