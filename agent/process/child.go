@@ -253,7 +253,7 @@ func (c *Child) collect(v ChildView) Ending {
 	end := Ending{Pid: v.Pid}
 	if c.cmd != nil && c.cmd.Process.Pid == v.Pid {
 		_ = c.cmd.Wait() // it has ended, so this does not wait
-		disown(v.Pid)
+		own.Delete(v.Pid)
 		if state := c.cmd.ProcessState; state != nil {
 			end.Known, end.Code = true, state.ExitCode()
 			if ws, ok := state.Sys().(syscall.WaitStatus); ok && ws.Signaled() {

@@ -107,12 +107,13 @@ func (c *Child) start() error {
 	if c.stopping {
 		return errStopping
 	}
-	if err := startOwn(cmd); err != nil {
+	if err := cmd.Start(); err != nil {
 		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.ENOMEM) {
 			return fmt.Errorf("start the broker %s: %w", argv[0], err)
 		}
 		return &StartError{argv[0], cause(err)}
 	}
+	own.Store(cmd.Process.Pid, nil)
 	c.cmd = cmd
 	v := ChildView{Target: Target{Pid: cmd.Process.Pid}, StartedAt: time.Now(), Starts: c.Snapshot().Starts + 1}
 	switch t, err := TargetOf(v.Pid); {
@@ -121,7 +122,7 @@ func (c *Child) start() error {
 	case !errors.Is(err, probes.ErrNoProcess): // it cannot be told from a later one
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
-		disown(v.Pid)
+		own.Delete(v.Pid)
 		c.cmd = nil
 		return fmt.Errorf("start the broker %s: %w", argv[0], err)
 	}

@@ -432,17 +432,18 @@ func reaper() {
 	for i := range 40 {
 		// The shell leaves an orphan that ends at once, and ends with a status of its own.
 		cmd := exec.Command("/bin/sh", "-c", fmt.Sprintf("(sleep 0.0%d &) ; exit %d", i%10, i%5))
-		if err := startOwn(cmd); err != nil {
+		if err := cmd.Start(); err != nil {
 			wrong++
 			continue
 		}
+		own.Store(cmd.Process.Pid, nil)
 		if i%8 == 0 {
 			time.Sleep(20 * time.Millisecond) // a zombie for a while
 		}
 		if _ = cmd.Wait(); cmd.ProcessState == nil || cmd.ProcessState.ExitCode() != i%5 {
 			wrong++
 		}
-		disown(cmd.Process.Pid)
+		own.Delete(cmd.Process.Pid)
 	}
 	other := exec.Command("/bin/sh", "-c", "exit 7") // not known to the package
 	if err := other.Start(); err != nil {

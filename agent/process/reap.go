@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"os/signal"
 	"slices"
 	"sync"
@@ -19,29 +18,9 @@ import (
 // process who may still wait for it.
 const orphanAge = 2 * time.Second
 
-// own are the processes that this package started and waits for. A lock is held over
-// each start, so that a process is known before anybody can see it as a zombie.
-var own = struct {
-	sync.RWMutex
-	pids map[int]struct{}
-}{pids: map[int]struct{}{}}
-
-func startOwn(cmd *exec.Cmd) error {
-	own.Lock()
-	defer own.Unlock()
-	if err := cmd.Start(); err != nil {
-		return err
-	}
-	own.pids[cmd.Process.Pid] = struct{}{}
-	return nil
-}
-
-// disown forgets a process after it was waited for.
-func disown(pid int) {
-	own.Lock()
-	defer own.Unlock()
-	delete(own.pids, pid)
-}
+// own are the pids of the processes that this package started and waits for. Each is put in right after
+// its start, which is sooner than it could be an orphan's age as a zombie, and goes when it was waited for.
+var own sync.Map
 
 // ReapOrphans makes this process the parent of its descendants that lose theirs, as
 // process 1 is anyway, and takes the exit statuses that nobody waits for, until ctx
@@ -78,10 +57,8 @@ func ReapOrphans(ctx context.Context) error {
 // at again after the next signal.
 func orphans() (ours []Target) {
 	zombies, _ := probes.Processes(func(v probes.ProcessView) bool { return v.Parent == os.Getpid() && v.Ended })
-	own.RLock()
-	defer own.RUnlock()
 	for _, z := range zombies {
-		if _, known := own.pids[z.Pid]; !known {
+		if _, known := own.Load(z.Pid); !known {
 			ours = append(ours, z.Target)
 		}
 	}
