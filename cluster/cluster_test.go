@@ -237,10 +237,10 @@ func TestConfigIsRefusedWithoutTouchingTheNetwork(t *testing.T) {
 		want string
 	}{
 		{"no endpoint", Config{}, "no etcd endpoint is set"},
-		{"no port", Config{Endpoints: []string{"http://etcd"}}, `etcd endpoint "http://etcd": no port; want a form like http://127.0.0.1:2379`},
-		{"scheme", Config{Endpoints: []string{"ftp://etcd:1"}}, `etcd endpoint "ftp://etcd:1": unknown scheme; want a form like http://127.0.0.1:2379`},
-		{"no scheme", Config{Endpoints: []string{"etcd:2379"}}, `etcd endpoint "etcd:2379": unknown scheme; want a form like http://127.0.0.1:2379`},
-		{"path", Config{Endpoints: []string{"http://etcd:1/v3"}}, `etcd endpoint "http://etcd:1/v3": only a host and a port are allowed; want a form like http://127.0.0.1:2379`},
+		{"no port", Config{Endpoints: []string{"http://etcd"}}, `etcd endpoint "http://etcd": write a host and a port, such as http://127.0.0.1:2379`},
+		{"scheme", Config{Endpoints: []string{"ftp://etcd:1"}}, `etcd endpoint "ftp://etcd:1": the scheme ftp does not work here: write http://host:port`},
+		{"no scheme", Config{Endpoints: []string{"etcd:2379"}}, `etcd endpoint "etcd:2379": not a URL with a scheme and a host: write http://host:port`},
+		{"path", Config{Endpoints: []string{"http://etcd:1/v3"}}, `etcd endpoint "http://etcd:1/v3": write a host and a port, such as http://127.0.0.1:2379`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, openErr := Open(c.cfg, nil)

@@ -3,9 +3,9 @@ package cluster
 import (
 	"errors"
 	"fmt"
-	"net/url"
 	"slices"
-	"strings"
+
+	"holdfast/brokerapi/access"
 )
 
 // Config says where etcd is and how to be let in. The zero value of every field but
@@ -46,29 +46,16 @@ func (c Config) parse() (parsed []endpoint, err error) {
 		return nil, errors.New("no etcd endpoint is set")
 	}
 	for _, raw := range c.Endpoints {
-		e, why := parseEndpoint(raw)
-		if why != "" {
-			return nil, fmt.Errorf("etcd endpoint %q: %s; want a form like http://127.0.0.1:2379", raw, why)
+		u, err := access.ParseURL("etcd endpoint", raw, "http", "https")
+		if err != nil {
+			return nil, err
 		}
-		if !slices.ContainsFunc(parsed, func(p endpoint) bool { return p.addr == e.addr }) { // else it is given twice
-			parsed = append(parsed, e)
+		if u.Port() == "" || u.Path != "" {
+			return nil, fmt.Errorf("etcd endpoint %q: write a host and a port, such as http://127.0.0.1:2379", raw)
+		}
+		if !slices.ContainsFunc(parsed, func(p endpoint) bool { return p.addr == u.Host }) { // else it is given twice
+			parsed = append(parsed, endpoint{raw, u.Host, u.Hostname(), u.Scheme == "https"})
 		}
 	}
 	return parsed, nil
-}
-
-func parseEndpoint(raw string) (e endpoint, why string) {
-	scheme, _, _ := strings.Cut(raw, "://")
-	u, err := url.Parse(raw)
-	switch {
-	case scheme != "http" && scheme != "https":
-		return e, "unknown scheme"
-	case err != nil || u.Hostname() == "":
-		return e, "not a URL with a host"
-	case u.Port() == "":
-		return e, "no port"
-	case u.User != nil || u.Path != "" && u.Path != "/" || u.RawQuery != "":
-		return e, "only a host and a port are allowed"
-	}
-	return endpoint{raw, u.Host, u.Hostname(), scheme == "https"}, ""
 }

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"holdfast/brokerapi/access"
 )
 
 // Rules that hold for several settings.
@@ -30,35 +32,13 @@ func (r *report) file(name, path string) {
 	}
 }
 
-// url checks scheme and host; no schemes: any. A password is refused and not shown.
+// url checks the URL of a server; no schemes: any.
 func (r *report) url(name, value string, schemes ...string) bool {
-	bad := func(shown, text string) bool {
-		r.list = append(r.list, problem{[]string{name}, fmt.Sprintf("%s %q: %s", r.label(name), shown, text)})
-		return false
+	_, shown, flaw := access.CheckURL(value, schemes...)
+	if flaw != "" {
+		r.list = append(r.list, problem{[]string{name}, fmt.Sprintf("%s %q: %s", r.label(name), shown, flaw)})
 	}
-	like := "scheme://host:port"
-	if len(schemes) > 0 {
-		like = schemes[0] + "://host:port"
-	}
-	u, err := url.Parse(value)
-	if err == nil && u.User != nil {
-		return bad(u.Redacted(), "holds a user or password: secrets come only from files")
-	}
-	if strings.Contains(value, "@") {
-		return bad("…", "not a URL, or one that holds a user or password: write "+like)
-	}
-	if err != nil || u.Scheme == "" || u.Host == "" || u.Hostname() == "" {
-		return bad(value, "not a URL with a scheme and a host: write "+like)
-	}
-	if len(schemes) > 0 && !slices.Contains(schemes, u.Scheme) {
-		return bad(value, fmt.Sprintf("the scheme %s does not work here: write %s", u.Scheme, like))
-	}
-	if p := u.Port(); p != "" {
-		if n, err := strconv.Atoi(p); err != nil || n < 1 || n > 65535 {
-			return bad(value, "port out of range: write one from 1 to 65535")
-		}
-	}
-	return true
+	return flaw == ""
 }
 
 func (r *report) listen(name, value string) bool {

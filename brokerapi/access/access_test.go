@@ -67,7 +67,7 @@ func TestATokenThatGoesAwayIsStillTheLastOne(t *testing.T) {
 
 func TestAServersPortIsFilledIn(t *testing.T) {
 	for raw, want := range map[string]string{"nats://a": "nats://a:4222", "nats://[::1]": "nats://[::1]:4222", "tls://a:1/": "tls://a:1"} {
-		if u, err := ParseServer("--broker-admin", raw, "4222", "", "nats", "tls"); err != nil || u.String() != want {
+		if u, err := ParseServer("--broker-admin", raw, "4222", "nats", "tls"); err != nil || u.String() != want {
 			t.Errorf("%s: got %v, %v, want %s", raw, u, err, want)
 		}
 	}

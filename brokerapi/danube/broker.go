@@ -143,7 +143,7 @@ func (n *node) open(cfg Config) (err error) {
 }
 
 func address(flag, raw, port string) (*url.URL, error) {
-	return access.ParseServer(flag, raw, port, "a token goes into --broker-token-file", "http", "https")
+	return access.ParseServer(flag, raw, port, "http", "https")
 }
 
 // Close ends calls in flight and closes the connections.

@@ -276,7 +276,7 @@ func TestSettingsThatCannotWorkAreNamed(t *testing.T) {
 		cfg  Config
 		want string
 	}{
-		{"no address", Config{}, `--broker-admin "": want http://host:port, or https://host:port`},
+		{"no address", Config{}, `--broker-admin "": not a URL with a scheme and a host: write http://host:port`},
 		{"no token", Config{AdminURL: "http://a", Files: access.Files{TokenFile: missing}}, "--broker-token-file: open " + missing + ": no such file or directory"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -90,9 +90,8 @@ type Broker struct {
 	restoring, comparing chan struct{} // hold what each that is at work holds
 
 	mu      sync.Mutex
-	conn    *client.Conn // nil until the first attempt is over
-	up      bool
-	link    context.Context // lives as long as one connection to the server
+	conn    *client.Conn    // nil until the first attempt is over
+	link    context.Context // lives as long as one connection to the server; nil: there is none
 	snap    context.CancelCauseFunc
 	lastErr error // why there is no connection
 }
@@ -104,8 +103,7 @@ var _ brokerapi.Broker = (*Broker)(nil)
 // New checks the settings and starts to connect; it does not wait for the server.
 // Its errors are settings that cannot work, each with the flag it belongs to.
 func New(cfg Config) (*Broker, error) {
-	admin, err := access.ParseServer("--broker-admin", cfg.AdminURL, adminPort,
-		"credentials go into --nats-creds-file, --nats-password-file or --broker-token-file", "nats", "tls")
+	admin, err := access.ParseServer("--broker-admin", cfg.AdminURL, adminPort, "nats", "tls")
 	if err != nil {
 		return nil, err
 	}
@@ -137,7 +135,6 @@ func New(cfg Config) (*Broker, error) {
 		return nil, err
 	}
 	b.life, b.end = context.WithCancelCause(context.Background())
-	b.link, b.snap = context.WithCancelCause(b.life)
 	b.tried, b.over = context.WithCancel(b.life)
 	go b.connect(opts)
 	return b, nil
@@ -199,7 +196,6 @@ func (b *Broker) options() []client.Option {
 		client.ReconnectHandler(b.onUp),
 		client.DisconnectErrHandler(b.onDown),
 		client.ReconnectErrHandler(func(_ *client.Conn, err error) { b.noteAttempt(err) }),
-		client.ClosedHandler(func(*client.Conn) { close(b.gone) }),
 		// Without a handler the client library prints asynchronous errors itself.
 		client.ErrorHandler(func(_ *client.Conn, _ *client.Subscription, err error) {
 			b.log.Debug("broker connection error", "error", err)
@@ -209,10 +205,10 @@ func (b *Broker) options() []client.Option {
 
 // connect holds the connection, which is made again and again by the client library, until Close.
 func (b *Broker) connect(opts client.Options) {
+	defer close(b.gone)
 	nc, err := opts.Connect()
 	if err != nil { // settings that cannot be, which New has checked
 		b.noteAttempt(err)
-		close(b.gone)
 		return
 	}
 	b.mu.Lock()
@@ -241,7 +237,8 @@ func (b *Broker) pause() time.Duration {
 
 func (b *Broker) onUp(nc *client.Conn) {
 	b.mu.Lock()
-	b.conn, b.up, b.lastErr = nc, true, nil
+	b.conn, b.lastErr = nc, nil
+	b.link, b.snap = context.WithCancelCause(b.life)
 	b.mu.Unlock()
 	b.over()
 	b.attempt.Load().over()
@@ -255,8 +252,7 @@ func (b *Broker) onDown(_ *client.Conn, err error) {
 	}
 	b.mu.Lock()
 	b.snap(errBroke)
-	b.link, b.snap = context.WithCancelCause(b.life)
-	b.up, b.lastErr = false, err
+	b.link, b.lastErr = nil, err
 	b.mu.Unlock()
 	b.log.Warn("broker connection lost", "error", err)
 }
@@ -304,7 +300,7 @@ func (b *Broker) connected(ctx context.Context) (*client.Conn, context.Context, 
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.up {
+	if b.link != nil {
 		return b.conn, b.link, nil
 	}
 	return nil, nil, fmt.Errorf("%s: %w", b.at, cmp.Or(b.lastErr, errBroke))

@@ -34,7 +34,7 @@ const (
 
 // peer connects to another broker, with our own login.
 func (b *Broker) peer(ctx context.Context, from brokerapi.Peer) (*Broker, error) {
-	url, err := access.ParseServer("the address of "+from.ID, from.URL, adminPort, "it is shown to all", "nats", "tls")
+	url, err := access.ParseServer("the address of "+from.ID, from.URL, adminPort, "nats", "tls")
 	if err != nil {
 		return nil, refuse("%v: set --connect-url there", err)
 	}

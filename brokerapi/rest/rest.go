@@ -61,7 +61,7 @@ type Client struct {
 // errors are settings that cannot work, each with its flag.
 func New(cfg Config) (*Client, error) {
 	cfg.Setting, cfg.Timeout, cfg.MaxAnswer = cmp.Or(cfg.Setting, "--broker-admin"), cmp.Or(cfg.Timeout, defaultTimeout), cmp.Or(cfg.MaxAnswer, defaultMaxAnswer)
-	base, err := access.ParseURL(cfg.Setting, cfg.URL, "a token goes into --broker-token-file", "http", "https")
+	base, err := access.ParseURL(cfg.Setting, cfg.URL, "http", "https")
 	if err != nil {
 		return nil, err
 	}
