@@ -44,6 +44,16 @@ func Bounded(ctx, life context.Context, patience time.Duration) (bounded context
 	}
 }
 
+// Sleep waits for so long, or until ctx ends, and returns why it did.
+func Sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
 // worded is an error in other words: people see the text, errors.Is and errors.As the error.
 type worded struct {
 	text string

@@ -103,7 +103,7 @@ func (n *node) await(ctx context.Context, topic string, done func(place) (bool, 
 		if ok, err := done(at); ok || err != nil {
 			return err
 		}
-		if err := sleep(ctx, pause); err != nil {
+		if err := brokerapi.Sleep(ctx, pause); err != nil {
 			return err
 		}
 	}
@@ -118,14 +118,4 @@ func ended(ctx context.Context, verb, topic, late string, err error) error {
 		err = fmt.Errorf("%s: %w", late, err)
 	}
 	return fmt.Errorf("%s %s: %w", verb, topic, err)
-}
-
-// sleep waits for so long, or until ctx ends.
-func sleep(ctx context.Context, pause time.Duration) error {
-	select {
-	case <-time.After(pause):
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }

@@ -183,7 +183,7 @@ func (b *raftBroker) SetMode(ctx context.Context, mode brokerapi.Mode, reason st
 		err = errors.New("it knows no such mode")
 	}
 	for err == nil && !is(info, mode) {
-		if err = sleep(ctx, 100*time.Millisecond); err == nil {
+		if err = brokerapi.Sleep(ctx, 100*time.Millisecond); err == nil {
 			info, _, err = b.self(ctx)
 		}
 		if err != nil && isOver(ctx) {

@@ -139,10 +139,7 @@ func (b *Broker) move(ctx context.Context, verb string, r moveRequest, meter bro
 		case !goesOn:
 			return s, nil
 		case !atOnce:
-			select {
-			case <-ctx.Done(): // the next call says so
-			case <-time.After(askAgain):
-			}
+			_ = brokerapi.Sleep(ctx, askAgain) // the next call says that ctx has ended
 		}
 	}
 }

@@ -86,10 +86,8 @@ func (b *Broker) drain(ctx context.Context) error {
 		if err := unloads.Wait(); err != nil {
 			return err
 		}
-		select {
-		case <-time.After(drainPause):
-		case <-ctx.Done():
-			return fmt.Errorf("bundles left: %d served, %d being unloaded: %w", len(o.serving), len(o.leaving), ctx.Err())
+		if err := brokerapi.Sleep(ctx, drainPause); err != nil {
+			return fmt.Errorf("bundles left: %d served, %d being unloaded: %w", len(o.serving), len(o.leaving), err)
 		}
 	}
 }
