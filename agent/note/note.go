@@ -12,7 +12,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
 
@@ -59,25 +58,17 @@ func summed(s string) []byte { return fmt.Appendf(nil, "%s %08x\n", s, crc32.Che
 // mean nothing then. What it says of the time and the revision counts all the same.
 func Decode(raw []byte, boot string, now lease.Clocks) (r Renewal, was Confirmed, err error) {
 	text := string(raw[:max(0, len(raw)-len(" 00000000\n"))])
-	fields := strings.Fields(text)
-	for n := len(fields); n == 4 || n == 5; n++ {
-		fields = append(fields, "0") // by a version that noted neither the wall clock nor the revision
+	var of string
+	var id uint64
+	// A version that noted neither the wall clock nor the revision wrote the first four.
+	n, _ := fmt.Sscanf(text, "%s %x %d %d %d %d", &of, &id, &r.SentAt, &r.TTL, &r.Ahead, &r.Revision)
+	if n < 4 || string(summed(text)) != string(raw) {
+		return Renewal{}, was, errors.New("not a whole note")
 	}
-	if len(fields) != 6 || string(summed(text)) != string(raw) {
-		return r, was, errors.New("not a whole note")
-	}
-	id, idErr := strconv.ParseUint(fields[1], 16, 64)
-	sent, sentErr := strconv.ParseInt(fields[2], 10, 64)
-	ttl, ttlErr := strconv.ParseInt(fields[3], 10, 64)
-	ahead, aheadErr := strconv.ParseInt(fields[4], 10, 64)
-	revision, revisionErr := strconv.ParseInt(fields[5], 10, 64)
-	r = Renewal{int64(id), lease.Instant(sent), time.Duration(ttl), time.Duration(ahead), revision}
-	if err := errors.Join(idErr, sentErr, ttlErr, aheadErr, revisionErr); err != nil {
-		return Renewal{}, was, errors.New("damaged")
-	}
-	was = r.confirmed(boot != "" && fields[0] == boot, now)
+	r.LeaseID = int64(id)
+	was = r.confirmed(boot != "" && of == boot, now)
 	switch {
-	case boot == "" || fields[0] != boot:
+	case boot == "" || of != boot:
 		return Renewal{}, was, errors.New("of another boot of the host")
 	case r.SentAt > now.Boot || r.TTL <= 0:
 		return Renewal{}, was, errors.New("of another clock")
