@@ -3,7 +3,6 @@ package guard
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"log/slog"
 	"math"
@@ -175,7 +174,7 @@ func (c *Client) claim() error {
 		}
 		pid := 0
 		if err == nil {
-			if pid, err = c.holder(); err == nil {
+			if pid, err = pidIn(c.lock.Name()); err == nil {
 				if c.page, c.file, err = openPage(pid, pageFD); err == nil {
 					c.alive.Store(true)
 					c.page.goodbye.Store(false)
@@ -225,18 +224,13 @@ func (c *Client) tryLock() (bool, error) {
 	return true, nil
 }
 
-// holder is the guard that has the lock, as it says itself.
-func (c *Client) holder() (int, error) {
-	var b [16]byte
-	n, err := c.lock.ReadAt(b[:], 0)
-	if err != nil && !errors.Is(err, io.EOF) {
-		return 0, fmt.Errorf("read %s: %w", c.lock.Name(), err)
-	}
-	pid, err := strconv.Atoi(strings.TrimSpace(string(b[:n])))
+// pidIn is that of the guard that has the lock, as it says itself.
+func pidIn(lock string) (int, error) {
+	raw, err := os.ReadFile(lock)
 	if err != nil {
-		return 0, fmt.Errorf("read %s: %w", c.lock.Name(), err)
+		return 0, err
 	}
-	return pid, nil
+	return strconv.Atoi(strings.TrimSpace(string(raw)))
 }
 
 // Arm says until when the broker may serve.

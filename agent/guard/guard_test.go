@@ -180,7 +180,7 @@ func (s *stage) guard() int {
 	if free, err := c.tryLock(); err != nil || free {
 		return 0
 	}
-	pid, err := c.holder()
+	pid, err := pidIn(c.lock.Name())
 	if err != nil {
 		return 0 // not yet
 	}

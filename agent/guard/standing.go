@@ -6,8 +6,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"time"
 	"unsafe"
 
@@ -34,11 +32,7 @@ func StandingOf(dir string) (Standing, bool) {
 		dir = absolute
 	}
 	path := filepath.Join(dir, lockFile)
-	raw, err := os.ReadFile(path)
-	if err != nil {
-		return Standing{}, false
-	}
-	pid, err := strconv.Atoi(strings.TrimSpace(string(raw)))
+	pid, err := pidIn(path)
 	if err != nil || !hasLock(pid, path) {
 		return Standing{}, false
 	}
