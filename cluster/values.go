@@ -28,13 +28,12 @@ type Registration struct {
 // RegistrationValue is the value of a registration that Holdfast writes itself. Other
 // writers know fewer fields or more.
 type RegistrationValue struct {
-	BrokerURL    string          `json:"broker_url,omitempty"`
-	ConnectURL   string          `json:"connect_url,omitempty"`
-	AdminAddr    string          `json:"admin_addr,omitempty"`
-	PromExporter string          `json:"prom_exporter,omitempty"`
-	Incarnation  string          `json:"incarnation,omitempty"`
-	Run          string          `json:"run,omitempty"` // of one sidecar process
-	Holdfast     json.RawMessage `json:"holdfast,omitempty"`
+	BrokerURL   string          `json:"broker_url,omitempty"`
+	ConnectURL  string          `json:"connect_url,omitempty"`
+	AdminAddr   string          `json:"admin_addr,omitempty"`
+	Incarnation string          `json:"incarnation,omitempty"`
+	Run         string          `json:"run,omitempty"` // of one sidecar process
+	Holdfast    json.RawMessage `json:"holdfast,omitempty"`
 }
 
 // driver is that of the sidecar which wrote the value; empty: it did not say.
