@@ -33,6 +33,7 @@ func TestWhoLeavesANoteAtAStop(t *testing.T) {
 		{"drained by an operator", stoppable, drained(recovery.Drained, recovery.ByOperator), nil, false},
 		{"drained after the stop was asked for", stoppable, nil, drained(recovery.Drained, recovery.ByOperator), false},
 		{"its broker's process ends meanwhile", stoppable, nil, endProcess, true},
+		{"its broker's process had ended before the stop was asked for", stoppable, endProcess, nil, false},
 		{"its broker goes down meanwhile, and no process is seen to end", nil, nil, func(l *sidecarLife) { l.set(func() { l.ended = true }) }, false},
 		{"another process than the registered one answers", stoppable, func(l *sidecarLife) {
 			l.set(func() { l.storeErr = true })

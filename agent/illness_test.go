@@ -1,8 +1,10 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -13,6 +15,7 @@ import (
 	"holdfast/agent/control"
 	"holdfast/brokerapi"
 	"holdfast/cluster"
+	etcd "holdfast/cluster/memory"
 	"holdfast/internal/raced"
 	"holdfast/recovery"
 )
@@ -357,4 +360,17 @@ func TestTheMemberRecordSaysNothingOfABrokerWhoseWorkWasNotTried(t *testing.T) {
 			mu.Unlock()
 		}
 	})
+}
+
+// A leader that was elected since lifted the lease, whoever renews it.
+func TestALeaseOfWhichAnotherLeaderTellsIsNotKnown(t *testing.T) {
+	client := cluster.Over(cluster.Config{}, etcd.New(etcd.Config{}).Conn(nil), slog.New(slog.DiscardHandler))
+	id, _, refused := client.Grant(t.Context(), time.Minute)
+	_, term, err := client.Registered(t.Context(), "n2")
+	for before := range uint64(2) {
+		s := recovery.Sighting{Lease: id}
+		if err := cmp.Or(refused, err, askLease(t.Context(), client, term-before, time.Now(), &s)); err != nil || s.Unknown != (before > 0) || s.Lease == 0 {
+			t.Errorf("%d terms later: %+v, %v", before, s, err)
+		}
+	}
 }

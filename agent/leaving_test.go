@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -279,6 +280,34 @@ func TestABrokerThatMustStopLeavesWhenItsProcessHasEnded(t *testing.T) {
 			}
 		})
 	})
+}
+
+// Where others may not see it go before its time, a registration runs out, whatever ends it.
+func TestTheRegistrationOfABrokerThatWritesItsOwnIsNeverRevoked(t *testing.T) {
+	graced := func(c *config.Config) { stoppable(c); c.RestartGrace = time.Second }
+	for name, end := range map[string]func(l *leaver){
+		"it leaves":             func(l *leaver) { _ = l.asks(5*time.Second, false) },
+		"its process has ended": func(l *leaver) { endProcess(l.sidecarLife) },
+		"its sidecar ends": func(l *leaver) {
+			l.stopAsked()
+			l.halt()
+			_ = l.leave()
+		},
+	} {
+		for _, itself := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, %t", name, itself), func(t *testing.T) {
+				inLeaver(t, mustStop, graced, func(l *leaver) {
+					l.inLoop(func() { l.traits.Registers = itself })
+					if end(l); name != "its sidecar ends" {
+						l.until(l.age() + 5*time.Second)
+					}
+					if l.registered() != itself {
+						t.Errorf("registered %t", !itself)
+					}
+				})
+			})
+		}
+	}
 }
 
 // seen has that process seen as the broker's.

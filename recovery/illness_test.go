@@ -56,6 +56,11 @@ func TestAPeerIsWellOnlyWhileItSaysSoAndItsLeaseRises(t *testing.T) {
 		want Others
 	}
 	well, awaits, sunk := Others{Well: "n2"}, Others{Awaits: "n2"}, Others{Sunk: 1}
+	short := func(at time.Duration) PeerSeen {
+		p := peerAt(HealthWell, at, 0)
+		p.Granted = 5 * s
+		return p
+	}
 	for name, looks := range map[string][]look{
 		"its lease rises":                         {{1, peerAt(HealthWell, 10*s, 30*s), awaits}, {1, peerAt(HealthWell, 14*s, 31*s), well}},
 		"its lease stays, renewed between":        {{1, peerAt(HealthWell, 10*s, 30*s), awaits}, {1, peerAt(HealthWell, 14*s, 30*s), well}},
@@ -64,7 +69,8 @@ func TestAPeerIsWellOnlyWhileItSaysSoAndItsLeaseRises(t *testing.T) {
 		"it rose, and that is long ago":           {{1, peerAt(HealthWell, 10*s, 30*s), awaits}, {1, peerAt(HealthWell, 14*s, 31*s), well}, {1, peerAt(HealthWell, 23*s, 22*s), sunk}},
 		"it rose, and says that it is ill by now": {{1, peerAt(HealthWell, 10*s, 30*s), awaits}, {1, peerAt(HealthWell, 14*s, 31*s), well}, {1, peerAt(HealthIll, 18*s, 31*s), Others{Ill: 1}}},
 		"a leader was elected between":            {{1, peerAt(HealthWell, 10*s, 20*s), awaits}, {2, peerAt(HealthWell, 14*s, 32*s), awaits}, {2, peerAt(HealthWell, 18*s, 28*s), sunk}},
-		"it was looked at a moment ago":           {{1, peerAt(HealthWell, 10*s, 30*s), awaits}, {1, peerAt(HealthWell, 10*s+100*time.Millisecond, 30*s), awaits}},
+		"it was looked at a moment ago":           {{1, peerAt(HealthWell, 10*s, 31*s), awaits}, {1, peerAt(HealthWell, 10*s+100*time.Millisecond, 31*s), awaits}},
+		"a short lease stays at its end":          {{1, short(10 * s), awaits}, {1, short(16 * s), sunk}},
 		"it says a word that is not known here":   {{1, peerAt("fair", 10*s, 30*s), Others{Silent: 1}}, {1, peerAt("fair", 14*s, 31*s), Others{Silent: 1}}},
 		"its sidecar is older than the word":      {{1, peerAt(HealthUntold, 10*s, 30*s), Others{Silent: 1}}},
 		"etcd does not let us ask":                {{1, PeerSeen{Health: HealthWell, Sighting: Sighting{Peer: "n2", Refused: "no right"}}, Others{Silent: 1, Refused: "no right"}}},

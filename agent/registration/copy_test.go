@@ -16,6 +16,7 @@ import (
 // another process with the same one.
 func TestAMovedStateDirectoryIsTakenUpWhenNobodyRenews(t *testing.T) {
 	apart := recovery.LooksApart(natsSettings().Effective().RenewInterval)
+	const onNew = "nobody does, and etcd is asked on new connections"
 	for _, c := range []struct {
 		name      string
 		change    func(o *outage, l *liar)
@@ -24,6 +25,7 @@ func TestAMovedStateDirectoryIsTakenUpWhenNobodyRenews(t *testing.T) {
 		second    error
 	}{
 		{"nobody does", nil, nil, lease.ErrDeferred, nil},
+		{onNew, nil, nil, lease.ErrDeferred, nil},
 		{"somebody does", nil, func(o *outage, _ *liar) { o.renew() }, lease.ErrDeferred, lease.ErrConflict},
 		{"a new leader lifted its lease", nil, func(o *outage, _ *liar) { o.store.ChangeLeader(0) }, lease.ErrDeferred, lease.ErrDeferred},
 		{"a deposed leader counts on", nil, func(_ *outage, l *liar) {
@@ -48,7 +50,7 @@ func TestAMovedStateDirectoryIsTakenUpWhenNobodyRenews(t *testing.T) {
 				}
 				try := func(when string, want error) {
 					t.Helper()
-					if _, err := o.Establish(t.Context(), o.first.LeaseID, false); !errors.Is(err, want) || (err == nil) != (want == nil) {
+					if _, err := o.Establish(t.Context(), o.first.LeaseID, c.name == onNew); !errors.Is(err, want) || (err == nil) != (want == nil) {
 						t.Errorf("%s: %v, want %v", when, err, want)
 					}
 					if rival := o.Rival.Load(); rival != (want != nil) {

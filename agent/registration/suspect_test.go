@@ -34,14 +34,14 @@ func (o *outage) writes(id string, change func(m *cluster.Member)) {
 	}
 }
 
-// leaves has a peer stop on purpose.
-func (o *outage) leaves(id string) {
+// leaves has a peer stop on purpose, or crash, which is noted.
+func (o *outage) leaves(id string, crash bool) {
 	o.t.Helper()
 	seen, err := o.client.Snapshot(o.t.Context(), id)
 	if err == nil {
 		epoch := seen.Registration.CreateRevision
 		_, err = o.client.Leave(o.t.Context(), cluster.LeaveRequest{Seen: seen, Epoch: epoch, LeaseID: seen.Registration.LeaseID,
-			Left: cluster.Left{At: time.Now(), Epoch: epoch, Instance: "p", Revision: seen.Revision}})
+			Left: cluster.Left{At: time.Now(), Epoch: epoch, Instance: "p", Revision: seen.Revision, Crash: crash}})
 	}
 	if err != nil {
 		o.t.Fatal(err)
@@ -62,6 +62,13 @@ func (o *outage) writeEra(value string) { o.putValue(o.client.Keys().Era(), valu
 func (o *outage) putValue(key, value string) {
 	o.t.Helper()
 	if _, err := o.store.Put(o.t.Context(), &etcdserverpb.PutRequest{Key: []byte(key), Value: []byte(value)}); err != nil {
+		o.t.Fatal(err)
+	}
+}
+
+func (o *outage) deletes(key string) {
+	o.t.Helper()
+	if _, err := o.store.DeleteRange(o.t.Context(), &etcdserverpb.DeleteRangeRequest{Key: []byte(key)}); err != nil {
 		o.t.Fatal(err)
 	}
 }
@@ -141,10 +148,20 @@ func (o *outage) renewPeers(ids ...string) {
 }
 
 func TestWhoeverIsLostWhileOthersStandIsASuspectUntilItIsKnownWhetherTheyLivedOn(t *testing.T) {
-	const proof = 46 * time.Second // 1.25 TTL, 5 s
+	const (
+		proof = 46 * time.Second // 1.25 TTL, 5 s
+		anew  = "its registration is lost again, and both only linger"
+	)
 	at := func(when int, do func(o *outage)) func(*outage, int) {
 		return func(o *outage, second int) {
 			if o.renewPeers("n2", "n3"); second == when {
+				do(o)
+			}
+		}
+	}
+	still := func(when int, do func(o *outage)) func(*outage, int) { // and nobody renews
+		return func(o *outage, second int) {
+			if second == when {
 				do(o)
 			}
 		}
@@ -163,9 +180,14 @@ func TestWhoeverIsLostWhileOthersStandIsASuspectUntilItIsKnownWhetherTheyLivedOn
 		{"one lingers and one lives", func(o *outage, _ int) { o.renewPeers("n2") }, "drained", "holdfast", proof, 3 * proof},
 		{"one leaves as planned and the other ends", func(o *outage, second int) {
 			if o.renewPeers("n2"); second == 10 {
-				o.leaves("n2")
+				o.leaves("n2", false)
 			}
 		}, "drained", "holdfast", proof, 5 * proof},
+		{"one crashes, which is noted, and the other ends", func(o *outage, second int) {
+			if o.renewPeers("n2"); second == 10 {
+				o.leaves("n2", true)
+			}
+		}, "active", "holdfast", proof, 5 * proof},
 		{"a leader is elected", at(20, func(o *outage) { o.store.ChangeLeader(0) }), "drained", "holdfast", proof + 18*time.Second, 2 * proof},
 		{"one was cut off at the same time, and kept its registration", at(1, func(o *outage) {
 			o.writes("n2", func(m *cluster.Member) {
@@ -190,26 +212,18 @@ func TestWhoeverIsLostWhileOthersStandIsASuspectUntilItIsKnownWhetherTheyLivedOn
 				o.putValue(o.client.Keys().Member(fmt.Sprintf("a%03d", i)), `{"era":1}`)
 			}
 		}), "drained", "holdfast", proof - 2*time.Second, proof + 8*time.Second},
-		{"its own record is spoiled, and both only linger", func(o *outage, second int) {
-			if second == 6 {
-				o.garble("n1")
-			}
-		}, "active", "holdfast", 6 * time.Second, 4 * proof},
+		{"recovery is paused meanwhile, and both only linger", func(o *outage, second int) { o.onPause = second < 140 }, "active", "holdfast", 140 * time.Second, 5 * proof},
+		{"its own record is spoiled, and both only linger", still(6, func(o *outage) { o.garble("n1") }), "active", "holdfast", 6 * time.Second, 4 * proof},
 		{"the era's key is written again with the same number", at(6, func(o *outage) { o.writeEra(`{"era":1}`) }), "drained", "holdfast", proof - 2*time.Second, proof + 8*time.Second},
 		{"its state key is deleted, and the sidecar restarted with an older state file", func(o *outage, second int) {
 			if o.renewPeers("n2", "n3"); second == 6 {
-				if _, err := o.store.DeleteRange(o.t.Context(), &etcdserverpb.DeleteRangeRequest{Key: []byte(o.client.Keys().State("n1"))}); err != nil {
-					o.t.Fatal(err)
-				}
+				o.deletes(o.client.Keys().State("n1"))
 				o.asks, o.stood, o.past.Mode, o.past.Instance = nil, false, recovery.ModeRecord{}, "process-3"
 			}
 		}, "drained", "holdfast", proof, proof + 16*time.Second},
+		{anew, still(6, func(o *outage) { o.deletes(o.client.Keys().Registration("n1")) }), "active", "holdfast", 30 * time.Second, 4 * proof},
 		{"the sidecar is restarted", at(6, func(o *outage) { o.asks, o.stood = nil, false }), "drained", "holdfast", proof + 4*time.Second, proof + 16*time.Second},
-		{"the sidecar is restarted, and both only linger", func(o *outage, second int) {
-			if second == 6 {
-				o.asks, o.stood = nil, false
-			}
-		}, "active", "holdfast", 30 * time.Second, 4 * proof},
+		{"the sidecar is restarted, and both only linger", still(6, func(o *outage) { o.asks, o.stood = nil, false }), "active", "holdfast", 30 * time.Second, 4 * proof},
 	} {
 		for _, again := range []bool{false, true} {
 			name, reason := c.name, "registration_expired"
@@ -233,8 +247,8 @@ func TestWhoeverIsLostWhileOthersStandIsASuspectUntilItIsKnownWhetherTheyLivedOn
 				if s := after.State; s.Mode != c.mode || s.By != c.by || suspect(after) || over < c.least || over > c.most {
 					t.Errorf("%+v after %v by %s: %s; want %s by %s after %v to %v", s, over, o.decided().Row, o.decided().Detail, c.mode, c.by, c.least, c.most)
 				}
-				if after.Registration.CreateRevision != seen.Registration.CreateRevision {
-					t.Error("it was registered anew")
+				if (after.Registration.CreateRevision != seen.Registration.CreateRevision) != (c.name == anew) {
+					t.Errorf("registered at %d, and at %d before", after.Registration.CreateRevision, seen.Registration.CreateRevision)
 				}
 			})
 		}
@@ -263,13 +277,34 @@ func TestASuspicionStaysOpenWhereEtcdDoesNotShowTheOthers(t *testing.T) {
 	})
 }
 
+// A state file may be older than it should be: then the others would all seem to have come later.
+func TestWhoRegisteredWhileWeStoodLivedOnWhateverIsRemembered(t *testing.T) {
+	for _, forgotten := range []bool{false, true} {
+		inBubble(t, fmt.Sprintf("etcd has forgotten: %t", forgotten), func(t *testing.T) {
+			o := suspicious(t, false)
+			o.past.Past.ConfirmedAt = o.first.Epoch
+			if forgotten {
+				if _, err := o.store.Compact(t.Context(), &etcdserverpb.CompactionRequest{Revision: o.snapshot().Revision}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			o.establish(0)
+			o.takeUp()
+			over := o.goesOn(2*time.Minute, func(int) { o.renewPeers("n2", "n3") })
+			if s := o.snapshot().State; s.Mode != "drained" || over == 0 {
+				t.Errorf("%+v, over after %v: %s", s, over, o.decided().Detail)
+			}
+		})
+	}
+}
+
 // What others may ask of a broker later is in its record.
 func TestAMemberRecordTellsHowLongALifeWasUnbroken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOutage(t, "drain")
 		first := o.first.Epoch
 		left := func() { // as planned, and back
-			o.leaves("n1")
+			o.leaves("n1", false)
 			o.restartsAs("process-" + time.Now().String())
 			time.Sleep(time.Minute)
 			o.establish(0)
@@ -282,8 +317,14 @@ func TestAMemberRecordTellsHowLongALifeWasUnbroken(t *testing.T) {
 			t.Errorf("after a planned return %+v, registered first in %d", m, first)
 		}
 		left()
-		if m := o.snapshot().Member; m.LifeSince(9) != first || m.Away <= once.Member.ModRevision {
-			t.Errorf("after another %+v", m)
+		again := o.snapshot().Member
+		if again.LifeSince(9) != first || again.Away <= once.Member.ModRevision {
+			t.Errorf("after another %+v", again)
+		}
+		o.past.Data = "jetstream@8:2" // is noted beside a registration that stands
+		o.establish(o.past.Past.LeaseID)
+		if m := o.snapshot().Member; m.ModRevision == again.ModRevision || m.Since != again.Since || m.Away != again.Away {
+			t.Errorf("written anew %+v, it was %+v", m, again)
 		}
 		before = o.snapshot()
 		o.past.Unsure = 1
@@ -301,6 +342,13 @@ func TestAMemberRecordTellsHowLongALifeWasUnbroken(t *testing.T) {
 		if seen := o.snapshot(); seen.Member.LifeSince(seen.Registration.CreateRevision) != seen.Registration.CreateRevision || seen.Member.Away != 0 ||
 			seen.Member.Cut == nil || !seen.Member.Cut.From.Equal(confirmed.UTC()) {
 			t.Errorf("after a loss %+v", seen.Member)
+		}
+		cut := *o.snapshot().Member.Cut
+		o.takeUp()
+		o.past.Mode.Mode = recovery.Active // an operator's word
+		o.operator("active")
+		if left(); o.snapshot().Member.Cut == nil || !o.snapshot().Member.Cut.From.Equal(cut.From) {
+			t.Errorf("after a planned return from that %+v", o.snapshot().Member)
 		}
 	})
 }
