@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -11,6 +12,7 @@ import (
 	"os/exec"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -249,5 +251,44 @@ func TestOnlyMainEndsTheProcess(t *testing.T) {
 	}
 	if exits != 1 {
 		t.Errorf("%d exits in main.go, want the one", exits)
+	}
+}
+
+// CONTRIBUTING.md names the functions that three stories go through, and counts them.
+func TestTheWaysThroughTheHouseAreThere(t *testing.T) {
+	page, err := os.ReadFile("CONTRIBUTING.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	source := ""
+	for _, dir := range []string{"agent", "agent/lease", "agent/process", "recovery", "recovery/topics", "cluster", "brokerapi/nats"} {
+		files, _ := filepath.Glob(dir + "/*.go")
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			source += string(text)
+		}
+	}
+	ways := regexp.MustCompile(`(?m)^\| .* … .* \| (.*⇢.*) \| (\d+) \|$`).FindAllStringSubmatch(string(page), -1)
+	if len(ways) != 3 {
+		t.Fatalf("%d ways, want 3", len(ways))
+	}
+	for _, way := range ways {
+		steps := regexp.MustCompile("`([A-Za-z.]+)`").FindAllStringSubmatch(way[1], -1)
+		if n := fmt.Sprint(len(steps) + strings.Count(way[1], "⇢")); n != way[2] {
+			t.Errorf("%s: these are %s", way[0], n)
+		}
+		for _, step := range steps {
+			of, name, ok := strings.Cut(step[1], ".")
+			head := `\nfunc \(\w+ \*?` + of + `\) ` + name + `\(`
+			if !ok {
+				head = `\nfunc (\(\w+ \*?\w+\) )?` + of + `\(`
+			}
+			if !regexp.MustCompile(head).MatchString(source) {
+				t.Errorf("%s is not there", step[1])
+			}
+		}
 	}
 }
