@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -77,14 +78,22 @@ func (p *Process) Run(ctx context.Context) error {
 // await says why the process is not the broker any more, once it is not. It returns
 // an empty string when ctx ended.
 func (p *Process) await(ctx context.Context, v ProcessView) string {
-	for ctx.Err() == nil {
-		watch, stop := context.WithTimeout(ctx, UntilTick(relook))
-		ended := v.AwaitEnd(watch)
-		stop()
-		switch known := p.Finder.Saw(v.Target, v.Gone); {
-		case ended:
-			return v.String() + " has ended"
-		case !known && p.Finder.PIDFile == "":
+	var waits sync.WaitGroup
+	defer waits.Wait()
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	ended := make(chan bool, 1)
+	waits.Go(func() { ended <- v.AwaitEnd(ctx) })
+	for {
+		select {
+		case over := <-ended:
+			if over {
+				return v.String() + " has ended"
+			}
+			return ""
+		case <-time.After(UntilTick(relook)):
+		}
+		if known := p.Finder.Saw(v.Target, v.Gone); !known && p.Finder.PIDFile == "" {
 			return v.String() + " is not the broker"
 		}
 		if pid, _, err := readPid(p.Finder.PIDFile); err == nil && pid != v.Pid {
@@ -93,7 +102,6 @@ func (p *Process) await(ctx context.Context, v ProcessView) string {
 			}
 		}
 	}
-	return ""
 }
 
 func (p *Process) publish(v ProcessView) {

@@ -268,8 +268,17 @@ func TestZombieIsNotAlive(t *testing.T) {
 	}
 	over := make(chan bool, 1)
 	go func() { over <- v.AwaitEnd(t.Context()) }()
+	kept := func() bool { _, ok := awaited.Load(v.Target); return ok }
+	for began := time.Now(); !kept(); time.Sleep(time.Millisecond) {
+		if time.Since(began) > patience {
+			t.Fatalf("its pidfd is not kept within %v", patience)
+		}
+	}
+	if v.Gone() || !(Target{v.Pid, v.StartTicks + 1}).Gone() {
+		t.Error("by its pidfd it is taken for gone, or for another process")
+	}
 	_ = c.Process.Kill() // and not reaped
-	if !<-over || !v.Gone() {
+	if !<-over || !v.Gone() || kept() {
 		t.Error("a zombie is taken for alive")
 	}
 	if _, err := ReadProcess(c.Process.Pid); !errors.Is(err, ErrNoProcess) {

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
+	"syscall"
 	"time"
 
 	"github.com/prometheus/procfs"
@@ -44,8 +46,22 @@ type Target struct {
 
 func (t Target) String() string { return fmt.Sprintf("process %d", t.Pid) }
 
-// Gone is true when the process is proven to have ended. A zombie has.
+// awaited has the pidfd of each process whose end is awaited, a syscall.RawConn by its Target.
+var awaited sync.Map
+
+// Gone is true when the process is proven to have ended. A zombie has. To see that one lives
+// whose end is awaited takes one system call.
 func (t Target) Gone() bool {
+	if pidfd, ok := awaited.Load(t); ok {
+		lives := false
+		err := pidfd.(syscall.RawConn).Control(func(fd uintptr) {
+			n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+			lives = n == 0 && err == nil
+		})
+		if err == nil && lives {
+			return false
+		}
+	}
 	v, err := ReadProcess(t.Pid)
 	if err != nil {
 		return errors.Is(err, ErrNoProcess) // not to be read is not to be gone
@@ -72,6 +88,8 @@ func (t Target) AwaitEnd(ctx context.Context) bool {
 		defer context.AfterFunc(ctx, func() { _ = pidfd.SetReadDeadline(time.Unix(1, 0)) })()
 		conn, err := pidfd.SyscallConn()
 		if err == nil && !t.Gone() { // it may have been recycled before the pidfd was opened
+			awaited.Store(t, conn)
+			defer awaited.Delete(t)
 			err = conn.Read(func(fd uintptr) bool {
 				fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 				_, err := unix.Poll(fds, 0)
