@@ -178,8 +178,8 @@ func (a *agent) untilNext() time.Duration {
 	if d := v.Validity.FencePoint().Add(-a.uncounted()).Sub(now); v.Validity.Known() && d > 0 {
 		next = min(next, d)
 	}
-	if d := a.countsFrom().Sub(now); d > 0 && a.doubted() {
-		next = min(next, d)
+	if a.doubted() && a.countsFrom() > now {
+		next = min(next, a.countsFrom().Sub(now))
 	}
 	if a.attachment == recovery.Detached {
 		if d := a.healthySince.Add(a.recoverWindow()).Sub(now); d > 0 {
@@ -198,8 +198,8 @@ func (a *agent) untilNext() time.Duration {
 	if d := a.departing.Until - time.Duration(now); d > 0 {
 		next = min(next, d)
 	}
-	if d := a.nextLook().Sub(now); d > 0 && a.illness.seen != nil {
-		next = min(next, d)
+	if a.illness.seen != nil && a.nextLook() > now {
+		next = min(next, a.nextLook().Sub(now))
 	}
 	if left := a.pauseLeft(); left > 0 {
 		next = min(next, left)
