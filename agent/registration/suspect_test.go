@@ -264,6 +264,34 @@ func (o *outage) operator(mode string) {
 	o.past.Mode = recovery.ModeRecord{Mode: recovery.Mode(mode), Reason: "disk swap", By: "ops"}
 }
 
+// A state file that is older than it should be knows of a renewal from before the others came. That our
+// registration stood when they did is in etcd's past.
+func TestAnOldStateFileDoesNotMakeThoseYoungerThatLivedOn(t *testing.T) {
+	for name, lost := range map[string]bool{"they came before the loss": false, "they came after the loss": true} {
+		inBubble(t, name, func(t *testing.T) {
+			o := newOutage(t, "drain")
+			o.unregister("n2")
+			o.past.Past.ConfirmedAt, o.past.Past.Deadline = o.first.Epoch, time.Now().Add(o.ttl())
+			if lost {
+				o.lose()
+			}
+			o.peer("n2")
+			o.peer("n3")
+			if !lost {
+				o.lose()
+			} else {
+				o.writeEra(`{"era":1}`) // as if they had not begun one
+			}
+			o.establish(0)
+			o.takeUp()
+			o.goesOn(2*time.Minute, func(int) { o.renewPeers("n2", "n3") })
+			if s := o.snapshot().State; (s.Mode == cluster.ModeActive) != lost {
+				t.Errorf("%+v, decided by %s: %s", s, o.decided().Row, o.decided().Detail)
+			}
+		})
+	}
+}
+
 func TestASuspicionStaysOpenWhereEtcdDoesNotShowTheOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := suspicious(t, false)
