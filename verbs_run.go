@@ -16,13 +16,16 @@ import (
 
 	"holdfast/agent"
 	"holdfast/agent/config"
+	"holdfast/agent/control"
 )
 
 // The verbs that stand beside a broker: as its sidecar, before its start, and in its container.
 
 func runSidecar(c call) error {
-	lines := newLogWriter(c.App.ErrWriter)
-	defer lines.close()
+	lines := control.NewLines(c.App.ErrWriter, func(n int64) {
+		fmt.Fprintf(c.App.ErrWriter, "holdfast: %d lines of the log were dropped: nobody took them\n", n)
+	})
+	defer lines.Close()
 	log, level := newLogger(lines, c.settings, isTerminal(c.App.ErrWriter))
 	return agent.Run(c.Context, c.settings, log, level, version())
 }

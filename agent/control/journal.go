@@ -14,15 +14,12 @@ import (
 
 	"holdfast/agent/guard"
 	"holdfast/agent/process"
-	"holdfast/probes"
 )
 
 const (
 	journalFile   = "journal.jsonl" // beside it, with .1, the one before
 	journalEvents = 1000            // kept in memory, and read back at start
 	journalBytes  = 1 << 20         // of one file; the one before is kept too
-	// journalClose bounds the wait for the last lines, when a disk takes none.
-	journalClose = 2 * time.Second
 )
 
 // Journal is the record of transitions: in memory for those who ask, and as JSON
@@ -30,68 +27,29 @@ const (
 // cannot be written is lost from the file only, and said once. Whoever adds an event
 // does not wait for the disk: the loop must go on when that hangs.
 type Journal struct {
-	path string
-	log  *slog.Logger
+	path  string
+	lines *Lines // to the file; nil: it is only read
 
-	mu      sync.Mutex
-	events  []Event
-	next    int64
-	written int64         // the last event that the file was given
-	wake    chan struct{} // closed and replaced with each event
-
-	more, ending, ended chan struct{}
-	end                 func()
-
-	// Owned by the writer.
-	file   *os.File
-	size   int64
-	failed bool
-	torn   bool // the last line may have no end
+	mu     sync.Mutex
+	events []Event
+	next   int64
+	wake   chan struct{} // closed and replaced with each event
 }
 
 func OpenJournal(dir string, log *slog.Logger) *Journal {
-	j := &Journal{path: filepath.Join(dir, journalFile), log: log, next: 1, wake: make(chan struct{}),
-		more: make(chan struct{}, 1), ending: make(chan struct{}), ended: make(chan struct{})}
-	j.end = sync.OnceFunc(func() { close(j.ending) })
+	j := &Journal{path: filepath.Join(dir, journalFile), next: 1, wake: make(chan struct{})}
 	for _, path := range []string{j.path + ".1", j.path} {
 		if err := j.read(path); err != nil {
 			log.Warn("old journal not readable", "err", err)
 		}
 	}
-	j.written = j.next - 1
-	go j.writer()
+	j.lines = NewLines(&journalLines{path: j.path, log: log}, func(n int64) {
+		log.Warn("events are missing in the journal's file: the disk took none for too long", "path", j.path, "events", n)
+	})
 	for _, act := range guard.ActsOf(dir) { // first, with the numbers that LeftJournal gave them
 		j.AddShot(act, 0)
 	}
 	return j
-}
-
-// writer brings the events to the disk. Behind one that hangs, the oldest are lost.
-func (j *Journal) writer() {
-	defer close(j.ended)
-	j.open()
-	for ending := false; !ending; {
-		select {
-		case <-j.more:
-		case <-j.ending:
-			ending = true
-		}
-		for _, e := range j.unwritten() {
-			j.write(e)
-		}
-	}
-	if j.file != nil {
-		j.file.Close()
-	}
-}
-
-// unwritten takes the events that the file lacks.
-func (j *Journal) unwritten() []Event {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	events := j.after(j.written)
-	j.written = j.next - 1
-	return events
 }
 
 // after are the events after id. The caller holds the mutex.
@@ -133,17 +91,6 @@ func (j *Journal) keep(e Event) {
 	j.next = e.ID + 1
 }
 
-func (j *Journal) open() {
-	f, err := os.OpenFile(j.path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err == nil {
-		if info, statErr := f.Stat(); statErr == nil {
-			j.size = info.Size()
-		}
-	}
-	j.file, j.torn = f, j.size > 0
-	j.report(err)
-}
-
 // Add appends an event and gives it its number.
 func (j *Journal) Add(e Event) Event {
 	j.mu.Lock()
@@ -152,7 +99,8 @@ func (j *Journal) Add(e Event) Event {
 	j.keep(e)
 	close(j.wake)
 	j.wake = make(chan struct{})
-	probes.Signal(j.more)
+	raw, _ := json.Marshal(e) // texts and numbers: it cannot fail
+	_, _ = j.lines.Write(append(raw, '\n'))
 	return e
 }
 
@@ -167,42 +115,6 @@ func (j *Journal) shot(act guard.Acted, epoch int64) (e Event, news bool) {
 	told, _ := j.Since(0)
 	news = !slices.ContainsFunc(told, func(e Event) bool { return e.To == guard.Fired && e.DoneAt.Equal(act.At) })
 	return Event{Kind: "fence", To: guard.Fired, Reason: guard.Fired, Epoch: epoch, Detail: act.String(), DoneAt: act.At}, news
-}
-
-func (j *Journal) write(e Event) {
-	raw, err := json.Marshal(e)
-	if err != nil {
-		j.report(err)
-		return
-	}
-	if j.size > journalBytes && j.file != nil {
-		j.file.Close()
-		if err := os.Rename(j.path, j.path+".1"); err != nil {
-			j.report(err)
-		}
-		j.size = 0
-		j.open()
-	}
-	if !process.SameFile(j.file, j.path) { // it was removed, or could not be opened
-		j.file.Close()
-		j.size = 0
-		if j.open(); j.file == nil {
-			return
-		}
-	}
-	if j.torn {
-		raw = append([]byte{'\n'}, raw...)
-	}
-	n, err := j.file.Write(append(raw, '\n'))
-	j.size, j.torn = j.size+int64(n), err != nil
-	j.report(err)
-}
-
-func (j *Journal) report(err error) {
-	if err != nil && !j.failed {
-		j.log.Warn("journal not written: events are kept in memory only", "path", j.path, "err", err)
-	}
-	j.failed = err != nil
 }
 
 // Since returns the events after id, and a channel that is closed when there are more.
@@ -228,10 +140,55 @@ func (j *Journal) find(id int64) (Event, bool) {
 }
 
 // Close waits until the last event is on the disk, or as long as is worth it.
-func (j *Journal) Close() {
-	j.end()
-	select {
-	case <-j.ended:
-	case <-time.After(journalClose):
+func (j *Journal) Close() { j.lines.Close() }
+
+// journalLines is the file of a journal.
+type journalLines struct {
+	path   string
+	log    *slog.Logger
+	file   *os.File
+	size   int64
+	failed bool
+	torn   bool // the last line may have no end
+}
+
+// Write writes one line. What fails is said once.
+func (f *journalLines) Write(line []byte) (n int, err error) {
+	if f.size > journalBytes && f.file != nil {
+		if err := os.Rename(f.path, f.path+".1"); err != nil {
+			f.report(err)
+		}
 	}
+	if !process.SameFile(f.file, f.path) { // it was renamed, or removed, or could not be opened
+		f.file.Close()
+		if f.open(); f.file == nil {
+			return 0, nil
+		}
+	}
+	if f.torn {
+		line = append([]byte{'\n'}, line...)
+	}
+	n, err = f.file.Write(line)
+	f.size, f.torn = f.size+int64(n), err != nil
+	f.report(err)
+	return n, err
+}
+
+func (f *journalLines) open() {
+	file, err := os.OpenFile(f.path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	f.size = 0
+	if err == nil {
+		if info, statErr := file.Stat(); statErr == nil {
+			f.size = info.Size()
+		}
+	}
+	f.file, f.torn = file, f.size > 0
+	f.report(err)
+}
+
+func (f *journalLines) report(err error) {
+	if err != nil && !f.failed {
+		f.log.Warn("journal not written: events are kept in memory only", "path", f.path, "err", err)
+	}
+	f.failed = err != nil
 }

@@ -50,9 +50,8 @@ func TestNobodyWaitsForADiskThatHangs(t *testing.T) {
 	if err := syscall.Mkfifo(path, 0o600); err != nil { // nobody reads it: not even opening it returns
 		t.Fatal(err)
 	}
-	j := &Journal{path: path, log: slog.New(slog.DiscardHandler), next: 1, wake: make(chan struct{}),
-		more: make(chan struct{}, 1), ending: make(chan struct{}), ended: make(chan struct{})}
-	go j.writer()
+	log := slog.New(slog.DiscardHandler)
+	j := &Journal{path: path, next: 1, wake: make(chan struct{}), lines: NewLines(&journalLines{path: path, log: log}, func(int64) {})}
 	for range 3 * journalEvents {
 		j.Add(Event{Kind: "attachment", To: "detached"})
 	}
@@ -69,8 +68,7 @@ func TestNobodyWaitsForADiskThatHangs(t *testing.T) {
 		t.Errorf("%d bytes, %v", n, err)
 	}
 	go io.Copy(io.Discard, read)
-	close(j.ending)
-	<-j.ended
+	j.Close()
 }
 
 func TestJournalNumbersGoOnOverARestart(t *testing.T) {

@@ -1,4 +1,4 @@
-package main
+package control
 
 import (
 	"fmt"
@@ -25,35 +25,35 @@ func (p *tap) Write(b []byte) (int, error) {
 	return p.got.Write(b)
 }
 
-func TestNobodyWaitsForALogThatIsNotTaken(t *testing.T) {
+func TestNobodyWaitsForLinesThatAreNotTaken(t *testing.T) {
 	p := &tap{open: make(chan struct{})}
-	w := newLogWriter(p)
+	w := NewLines(p, func(n int64) { fmt.Fprintf(p, "dropped: %d lines", n) })
 	began := standstill.Begin(t)
-	const lines = 3 * logQueue
+	const lines = 3 * linesWaiting
 	for i := range lines {
 		fmt.Fprintf(w, "line %d\n", i)
 	}
 	took := time.Since(began)
 	close(p.open)
-	w.close()
+	w.Close()
 	fmt.Fprintln(w, "too late")
 	got := p.got.String()
 	kept, lost := strings.Count(got, "line "), 0
-	if _, err := fmt.Sscanf(got[strings.Index(got, "holdfast: "):], "holdfast: %d lines", &lost); err != nil {
+	if _, err := fmt.Sscanf(got[strings.Index(got, "dropped: "):], "dropped: %d lines", &lost); err != nil {
 		t.Fatalf("%v in %q", err, got)
 	}
-	if kept < logQueue || kept+lost != lines || !strings.HasPrefix(got, "line 0\nline 1\n") || strings.Contains(got, "too late") {
+	if kept < linesWaiting || kept+lost != lines || !strings.HasPrefix(got, "line 0\nline 1\n") || strings.Contains(got, "too late") {
 		t.Errorf("%d kept, %d dropped, of %d", kept, lost, lines)
 	}
 	standstill.Within(t, "all written", began, took, 5*time.Second)
 }
 
-func TestALogThatNobodyTakesDoesNotKeepTheEndUp(t *testing.T) {
+func TestLinesThatNobodyTakesDoNotKeepTheEndUp(t *testing.T) {
 	read, write := io.Pipe()
 	defer read.Close()
-	w := newLogWriter(write)
+	w := NewLines(write, func(int64) {})
 	fmt.Fprintln(w, "nobody reads this")
 	began := standstill.Begin(t)
-	w.close()
-	standstill.Within(t, "closed", began, time.Since(began), 10*logFlush)
+	w.Close()
+	standstill.Within(t, "closed", began, time.Since(began), 10*linesFlush)
 }
