@@ -117,9 +117,6 @@ func (c *Client) decode(resp *http.Response, into any) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read answer of the sidecar on %s: %w", c.socket, err)
 	}
-	if len(bytes.TrimSpace(raw)) == 0 && resp.Request.Method == http.MethodPost {
-		return raw, nil
-	}
 	if err := json.Unmarshal(raw, into); err != nil {
 		return nil, c.garbled(err)
 	}

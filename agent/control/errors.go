@@ -23,14 +23,7 @@ type ExitError struct {
 	Err  error
 }
 
-func (e *ExitError) Error() string {
-	if e.Err == nil {
-		return "exit code " + strconv.Itoa(e.Code)
-	}
-	return e.Err.Error()
-}
-
-// Unwrap returns Err.
+func (e *ExitError) Error() string { return e.Err.Error() }
 func (e *ExitError) Unwrap() error { return e.Err }
 
 // Code is the exit code of an error; nil: it is done.
