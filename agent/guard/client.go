@@ -45,7 +45,6 @@ type Settings struct {
 	Clues func() process.Clues
 	// NotSeen is what to say when the broker is to be guarded, and was never found.
 	NotSeen string
-	Clock   func() lease.Instant // default: the boot clock
 	Log     *slog.Logger
 }
 
@@ -114,9 +113,6 @@ type Client struct {
 // sidecar left: its word stays in force. It starts none; Run does. The error of a guard
 // that cannot be taken over names its process: it would stop the broker.
 func Open(s Settings) (*Client, error) {
-	if s.Clock == nil {
-		s.Clock = lease.BootClock
-	}
 	dir, err := filepath.Abs(s.Dir)
 	if err != nil {
 		return nil, fmt.Errorf("guard: find %s: %w", s.Dir, err)
@@ -135,7 +131,7 @@ func Open(s Settings) (*Client, error) {
 		return nil, err
 	}
 	c.page.owner.Store(int64(os.Getpid()))
-	c.Beat(s.Clock())
+	c.Beat(lease.BootClock())
 	return c, nil
 }
 
@@ -235,14 +231,14 @@ func pidIn(lock string) (int, error) {
 
 // Arm says until when the broker may serve.
 func (c *Client) Arm(v lease.Validity) {
-	if c.page.arm(v, c.set.Clock()) { // a shorter TTL
+	if c.page.arm(v, lease.BootClock()) { // a shorter TTL
 		c.wakeGuard()
 	}
 }
 
 // Postpone says that nothing is served, which was just proven: the guard acts at stopAt
 // instead.
-func (c *Client) Postpone(stopAt lease.Instant) { c.page.postpone(stopAt, c.set.Clock()) }
+func (c *Client) Postpone(stopAt lease.Instant) { c.page.postpone(stopAt, lease.BootClock()) }
 
 // Beat says that the sidecar's loop runs.
 func (c *Client) Beat(now lease.Instant) { c.page.beat.Store(int64(now)) }

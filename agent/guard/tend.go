@@ -40,7 +40,7 @@ func (c *Client) Run(ctx context.Context) error {
 
 // pause is the time to the next look, if nobody wakes us before.
 func (c *Client) pause() time.Duration {
-	settled, stopAt, now := settled, lease.Instant(c.page.stopAt.Load()), c.set.Clock()
+	settled, stopAt, now := settled, lease.Instant(c.page.stopAt.Load()), lease.BootClock()
 	if stopAt > now {
 		settled = min(settled, stopAt.Sub(now))
 	}
@@ -140,7 +140,7 @@ func (c *Client) seek() bool {
 	if c.alive.Load() {
 		pause = relook
 	}
-	if now := c.set.Clock(); now >= c.sought.Add(pause) {
+	if now := lease.BootClock(); now >= c.sought.Add(pause) {
 		c.sought = now
 		if t, ok := c.set.Find(); ok {
 			c.target = t
@@ -194,7 +194,7 @@ func (c *Client) takeUp() {
 // start starts a guard, which inherits the lock that we have. One that ended as soon as
 // it was started is not started again at once.
 func (c *Client) start(t process.Target) {
-	if c.set.Clock() < c.notYet {
+	if lease.BootClock() < c.notYet {
 		return
 	}
 	if !c.post(post{t, c.set.Broker, c.clues}) {
@@ -213,7 +213,7 @@ func (c *Client) start(t process.Target) {
 	cmd.Stderr = durable(os.Stderr)
 	cmd.ExtraFiles = []*os.File{c.file, c.lock}          // pageFD, lockFD
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // what is meant for the sidecar's group and terminal is not for the guard
-	c.notYet = c.set.Clock().Add(retry)
+	c.notYet = lease.BootClock().Add(retry)
 	if err := cmd.Start(); err != nil {
 		c.fail(fmt.Errorf("start the guard: %w", err))
 		return
