@@ -35,11 +35,10 @@ const base = "/holdfast/v1"
 
 // Config is what New needs.
 type Config struct {
-	AdminURL  string        // http(s)://host:port[/path], this one broker's
-	Places    bool          // its own cluster is to take its topics: it must have a mode
-	KeyPrefix string        // what stands in front of every key in etcd, for error messages
-	BrokerID  string        // the name the broker must have if it has one; empty: any
-	Timeout   time.Duration // longest wait for one answer, within the caller's context; 0: 10 s
+	AdminURL  string // http(s)://host:port[/path], this one broker's
+	Places    bool   // its own cluster is to take its topics: it must have a mode
+	KeyPrefix string // what stands in front of every key in etcd, for error messages
+	BrokerID  string // the name the broker must have if it has one; empty: any
 	access.Files
 }
 
@@ -94,7 +93,7 @@ var (
 // New checks the settings; it does not wait for the broker. Its errors are settings that
 // cannot work, each with its flag.
 func New(cfg Config) (*Broker, error) {
-	client, err := rest.New(rest.Config{URL: cfg.AdminURL, Files: cfg.Files, Timeout: cfg.Timeout})
+	client, err := rest.New(rest.Config{URL: cfg.AdminURL, Files: cfg.Files})
 	if err != nil {
 		return nil, err
 	}
