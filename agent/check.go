@@ -94,7 +94,7 @@ func Check(ctx context.Context, c config.Config, log *slog.Logger) []check.Findi
 		findings = append(findings, check.Unguarded(c))
 	}
 	for _, u := range check.WorstCase(c).Unsafe {
-		findings = append(findings, check.Finding{What: "timing", Err: control.Refused(u)})
+		findings = append(findings, check.Finding{What: "timing", Err: control.Refused("%s", u)})
 	}
 	return findings
 }

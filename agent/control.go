@@ -163,7 +163,7 @@ func (a *agent) setModeByOperator(ctx context.Context, mode recovery.Mode, why s
 	s := a.view.Load()
 	switch {
 	case s.Conflict != "":
-		return control.Refused(s.Conflict)
+		return control.Refused("%s", s.Conflict)
 	case s.brokerID == "":
 		return fmt.Errorf("the broker was not found yet (%s): start it, then repeat", a.health.Snapshot().LastError)
 	case s.Mode.Mode == "":

@@ -82,7 +82,7 @@ func (a *agent) refuseUnstoppable() error {
 		return nil
 	}
 	if !a.cfg.IKnow {
-		return control.Refused(risk + orKnow)
+		return control.Refused("%s%s", risk, orKnow)
 	}
 	a.risk = risk
 	a.log.Error("DANGER: nothing stops this broker in time when its registration goes (--i-know)", "detail", risk)
@@ -95,7 +95,7 @@ func checkMustStop(c config.Config, t brokerapi.Traits) check.Finding {
 	if risk := unstoppable(c, t); risk != "" && c.IKnow {
 		f.Warn, f.Text = true, "DANGER (--i-know): "+risk
 	} else if risk != "" {
-		f.Err = control.Refused(risk + orKnow)
+		f.Err = control.Refused("%s%s", risk, orKnow)
 	}
 	return f
 }

@@ -24,23 +24,25 @@ import (
 	"holdfast/recovery/moves"
 )
 
-// movable reports whether topics of this broker can be moved, and may be.
-func (a *agent) movable() bool {
-	_, moves := a.broker.(brokerapi.Mover)
-	_, sends := a.broker.(brokerapi.Sender)
-	return (moves || sends) && a.presence == nil && a.shadow == nil
+// movers are by whom this broker's topics are moved: with its own help, or by its cluster; nil: they
+// are not.
+func (a *agent) movers() (mover brokerapi.Mover, sender brokerapi.Sender) {
+	if a.presence == nil && a.shadow == nil {
+		mover, _ = a.broker.(brokerapi.Mover)
+		sender, _ = a.broker.(brokerapi.Sender)
+	}
+	return mover, sender
 }
 
 // newMoves makes the part that moves topics. Its metrics are there in any case.
 func (a *agent) newMoves(reg prometheus.Registerer) *moving.Worker {
-	mover, _ := a.broker.(brokerapi.Mover)
-	sender, _ := a.broker.(brokerapi.Sender)
+	mover, sender := a.movers()
 	w := moving.New(moving.Settings{Me: a.ids.registered.now, Mover: mover, Sender: sender,
 		Driver: a.cfg.Driver, AtOnce: a.cfg.MovesAtOnce, Rate: a.cfg.MoveRate, DrainsAtOnce: a.cfg.DrainsAtOnce, Told: a.noteMove, Sync: a.syncData,
 		Drained: func(ctx context.Context, why string) error {
 			return a.setModeByOperator(ctx, recovery.Drained, why)
 		}}, a.main, a.reconciler, a.log.With("part", "moves"), reg)
-	if !a.movable() {
+	if mover == nil && sender == nil {
 		return nil
 	}
 	return w
@@ -97,15 +99,11 @@ func (a *agent) unload(ctx context.Context, o unloadOrder) (p moving.Shown, err 
 func (a *agent) moveError(err error) error {
 	switch {
 	case errors.Is(err, brokerapi.ErrRefused):
-		return &control.ExitError{Code: control.ExitRefused, Err: err}
+		return control.Refused("%w", err)
 	case err == nil, errors.Is(err, moving.ErrBroker), cluster.Classify(err) == cluster.ClassOther:
 		return err
 	}
 	return control.EtcdError(a.cfg, err)
-}
-
-func refusal(format string, args ...any) error {
-	return &control.ExitError{Code: control.ExitRefused, Err: fmt.Errorf(format, args...)}
 }
 
 // cannotMove is why no topic can be moved from here now; nil: it may.
@@ -115,17 +113,17 @@ func (a *agent) cannotMove() error {
 	case a.shadow != nil:
 		return a.refuseInShadow("moving topics")
 	case a.moves == nil && why != "" && a.presence == nil:
-		return refusal("%s", why)
+		return control.Refused("%s", why)
 	case a.moves == nil:
-		return refusal("topics of a %s broker cannot be moved here: the moves' journal is kept in etcd, and this broker has none: use its own tool", a.cfg.Driver)
+		return control.Refused("topics of a %s broker cannot be moved here: the moves' journal is kept in etcd, and this broker has none: use its own tool", a.cfg.Driver)
 	case a.placer != nil:
-		return refusal("with --assignment rendezvous the sidecars place the topics: it cannot be said here who takes one")
+		return control.Refused("with --assignment rendezvous the sidecars place the topics: it cannot be said here who takes one")
 	case s.Conflict != "":
-		return refusal("%s", s.Conflict)
+		return control.Refused("%s", s.Conflict)
 	case s.Attachment == recovery.Detached, s.registeredAs == "":
-		return refusal("this broker is not attached: %s", firstCause(a.notReady()))
+		return control.Refused("this broker is not attached: %s", firstCause(a.notReady()))
 	case health.Verdict != probes.Up:
-		return refusal("the broker does not answer: %s", health.LastError)
+		return control.Refused("the broker does not answer: %s", health.LastError)
 	}
 	return nil
 }
@@ -147,7 +145,7 @@ func (a *agent) drainMoving(ctx context.Context, o drainOrder) (plan moving.Drai
 		return plan, err
 	}
 	if a.traits.Places {
-		return plan, refusal("the brokers' own cluster moves what a drained %s broker serves: 'holdfast drain' without --move has it do so", a.cfg.Driver)
+		return plan, control.Refused("the brokers' own cluster moves what a drained %s broker serves: 'holdfast drain' without --move has it do so", a.cfg.Driver)
 	}
 	if !o.DryRun && !a.moves.Drain().State.Over() { // joined
 		return moving.DrainPlan{Begun: true}, nil
@@ -159,7 +157,7 @@ func (a *agent) drainMoving(ctx context.Context, o drainOrder) (plan moving.Drai
 	case o.DryRun:
 		return plan, nil
 	case len(stay) > 0 && !o.LeaveUnmoved:
-		return plan, refusal("%s cannot be moved: %s; move nothing, or say --leave-unmoved: the others go, and what stays is served here",
+		return plan, control.Refused("%s cannot be moved: %s; move nothing, or say --leave-unmoved: the others go, and what stays is served here",
 			control.Plural(len(stay), "topic"), stay[slices.Min(slices.Collect(maps.Keys(stay)))])
 	}
 	d := moves.Drain{By: cmp.Or(o.Reason, "operator"), To: o.To, Topics: len(plan.Moves) + len(plan.Stay),
@@ -200,7 +198,7 @@ func (a *agent) serveDrained(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	control.Refuse(w, refusal("no drain has moved topics of this broker: 'holdfast drain --move' begins one"))
+	control.Refuse(w, control.Refused("no drain has moved topics of this broker: 'holdfast drain --move' begins one"))
 }
 
 // serveMoves lists moves, or shows one: from memory while it goes on here, since who waits for one
@@ -227,7 +225,7 @@ func (a *agent) serveMoves(w http.ResponseWriter, r *http.Request) {
 
 func (a *agent) serveMoveCancel(w http.ResponseWriter, r *http.Request) {
 	if a.moves == nil {
-		control.Refuse(w, refusal("this broker's topics cannot be moved: there is nothing to cancel"))
+		control.Refuse(w, control.Refused("this broker's topics cannot be moved: there is nothing to cancel"))
 		return
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), setModeTimeout)

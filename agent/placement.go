@@ -9,7 +9,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast/agent/control"
-	"holdfast/brokerapi"
 	"holdfast/cluster"
 	"holdfast/recovery"
 	"holdfast/recovery/topics"
@@ -65,7 +64,7 @@ const movesWithoutData = "topics move without their data: this broker keeps it o
 // in any case.
 func (a *agent) newPlacer(reg prometheus.Registerer) *topics.Placer {
 	var carry func(context.Context, recovery.Give) error
-	if _, ok := a.broker.(brokerapi.Mover); ok && a.movable() && a.traits.LocalData {
+	if mover, _ := a.movers(); mover != nil && a.traits.LocalData {
 		carry = func(ctx context.Context, g recovery.Give) error { return a.moves.Carry(ctx, g.Topic, g.To) }
 	}
 	p := topics.NewPlacer(topics.PlacerSettings{Carry: carry,

@@ -110,7 +110,7 @@ func planReload(running, next config.Config) ([]string, error) {
 	if len(changed) > 0 {
 		text += "; and so nothing was applied, not " + strings.Join(changed, ", ") + " either"
 	}
-	return nil, control.Refused(text + ": restart the sidecar, or take it back")
+	return nil, control.Refused("%s: restart the sidecar, or take it back", text)
 }
 
 // takeSettings puts the settings in force. It cannot fail.

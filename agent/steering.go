@@ -74,8 +74,8 @@ func (b listed) Withdraw(ctx context.Context, topic string) error {
 }
 
 func (a *agent) newReconciler(s topics.ReconcilerSettings, rec topics.Records, reg prometheus.Registerer) *topics.Reconciler {
-	_, holds := a.broker.(brokerapi.Mover) // moves that a cluster makes by itself hold nothing
-	s.Assigns, s.Moves = a.traits.Places, holds && a.movable()
+	mover, _ := a.movers() // moves that a cluster makes by itself hold nothing
+	s.Assigns, s.Moves = a.traits.Places, mover != nil
 	if b := a.steerable(); b != nil && a.traits.Places {
 		s.Drain = func(ctx context.Context) error { return b.SetMode(ctx, brokerapi.Drained, reasonFenced) }
 	}

@@ -37,7 +37,7 @@ func Process(c config.Config, log *slog.Logger) Finding {
 	if c.BrokerPIDFile != "" || c.BrokerProcess != "" {
 		_, f.Err = recognize.Finder(c).Find()
 		if errors.Is(f.Err, probes.ErrNeverBroker) {
-			f.Err = control.Refused(f.Err.Error())
+			f.Err = control.Refused("%w", f.Err)
 		}
 	}
 	if hit, ok := stopper.Target(); ok {
@@ -85,7 +85,7 @@ func Recognized(ctx context.Context, c config.Config, f Finding, who brokerapi.R
 	}
 	switch verdict, why := recognize.Process(ctx, c, seen, who); verdict {
 	case recognize.IsForeign:
-		f.Err = control.Refused(why)
+		f.Err = control.Refused("%s", why)
 	case recognize.Unknown:
 		f.Warn = true
 		f.Text += "; cannot tell whether it is the broker: " + why

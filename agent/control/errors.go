@@ -2,6 +2,7 @@ package control
 
 import (
 	"errors"
+	"fmt"
 	"strconv"
 	"strings"
 	"unicode"
@@ -41,7 +42,9 @@ func Code(err error) int {
 func UsageError(err error) error { return &ExitError{Code: ExitUsage, Err: err} }
 
 // Refused says why something is not done, for safety.
-func Refused(text string) error { return &ExitError{Code: ExitRefused, Err: errors.New(text)} }
+func Refused(format string, args ...any) error {
+	return &ExitError{Code: ExitRefused, Err: fmt.Errorf(format, args...)}
+}
 
 // Plain is a text of others in one line that a terminal only shows: what is no graphic
 // character, such as a line break or an escape sequence, stands there as Go quotes it.
