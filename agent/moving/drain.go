@@ -22,8 +22,7 @@ const (
 
 // draining is what a drain goes by beside its record in etcd. Nothing of it need outlive the process.
 type draining struct {
-	alone    chan struct{} // held by who reads, changes and writes the record
-	unlocked bool          // this process has no lock
+	alone chan struct{} // held by who reads, changes and writes the record
 
 	// Under the worker's mutex.
 	moves.Drain                // the record, as it was last read or written
@@ -140,7 +139,6 @@ func (w *Worker) drains(ctx context.Context) {
 func (w *Worker) drainStep(ctx context.Context, o Orders) error {
 	err := w.change(ctx, &o.Who, func(d *moves.Drain) (err error) {
 		if !d.State.Over() {
-			w.drain.unlocked = false
 			if err, d.Error = w.goOn(ctx, o, d), ""; err != nil {
 				d.Error = err.Error()
 			}
@@ -150,10 +148,10 @@ func (w *Worker) drainStep(ctx context.Context, o Orders) error {
 		}
 		return err
 	})
-	if d := w.Drain(); d.State != "" && d.State.Over() && !w.drain.unlocked {
-		unlock := w.store.UnlockDrain(ctx, o.Who, w.set.DrainsAtOnce)
-		w.drain.unlocked = unlock == nil || cluster.Denied(unlock) // whose lock it never was
-		err = cmp.Or(err, unlock)
+	if d := w.Drain(); d.State != "" && d.State.Over() {
+		if unlock := w.store.UnlockDrain(ctx, o.Who, w.set.DrainsAtOnce); !cluster.Denied(unlock) { // whose lock it never was
+			err = cmp.Or(err, unlock)
+		}
 	}
 	return err
 }
