@@ -231,12 +231,8 @@ func (w *Worker) Begin(ctx context.Context, p Shown) error {
 	}
 	m := p.Move.Begun(time.Now())
 	err := w.write(ctx, &o.Who, m, p.seen, 0)
-	if err != nil {
-		if kv, _ := w.store.Journal(ctx, w.store.Keys().Move(m.Topic)); kv != nil {
-			if now, _ := moves.Parse(m.Topic, kv.Value); now.ID == m.ID { // written, and others went on with it
-				err = nil
-			}
-		}
+	if now, _ := w.look(m.Topic, m.ID); now.changed != nil { // written, if others went on with it or not
+		err = nil
 	}
 	if errors.Is(err, cluster.ErrChanged) {
 		return errMeanwhile

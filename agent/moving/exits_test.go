@@ -56,9 +56,13 @@ func TestWhatWouldFailLaterIsSaidBeforeTheTopicIsWithdrawn(t *testing.T) {
 			t.Errorf("error %q", m.Error)
 		}
 		b.change(func() { b.foreseen = errors.New("no answer") })
-		g.begin(topic)
+		if _, err := a.worker.Send(g.t.Context(), moves.Move{Topic: topic, To: "b", By: "operator"}, nil, false); err != nil {
+			t.Fatal(err)
+		}
 		g.after(2 * time.Minute)
-		g.wantPhase(topic, moves.Failed)
+		if m := g.wantPhase(topic, moves.Failed); !strings.Contains(m.Error, "no answer") {
+			t.Errorf("error %q", m.Error)
+		}
 		if n := a.count(moves.Seal); n != 0 {
 			t.Errorf("the topic was withdrawn %d times", n)
 		}
