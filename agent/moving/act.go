@@ -102,9 +102,6 @@ func (w *Worker) step(ctx context.Context, m moves.Move, o Orders, act moves.Act
 	}
 	switch act {
 	case moves.Accept:
-		if o.Mode != cluster.ModeActive {
-			return out, brokerapi.Errorf(brokerapi.ErrRefused, "broker %s is %s", m.To, o.Mode)
-		}
 		return out, b.Accept(ctx, m.Topic, records[m.Topic], *m.Planned, from)
 	case moves.Seal:
 		return extent(b.Seal(ctx, m.Topic, m.ID, m.Force))
