@@ -126,7 +126,7 @@ func (w *Worker) step(ctx context.Context, m moves.Move, o Orders, act moves.Act
 		return extent(b.Extent(ctx, m.Topic))
 	case moves.Resume, moves.Restore:
 		switch {
-		case !o.serves():
+		case o.Mode != cluster.ModeActive && o.Mode != cluster.ModeDraining:
 			return out, fmt.Errorf("broker %s is %s: 'holdfast activate' there", w.set.Me(), o.Mode)
 		case !ours:
 			return out, fmt.Errorf("broker %s does not have its ownership lock yet", w.set.Me())
@@ -158,9 +158,6 @@ func (w *Worker) step(ctx context.Context, m moves.Move, o Orders, act moves.Act
 // sync has the copy on disk before the source's goes: a broker that has just restored it may leave that
 // to the kernel for minutes. Nobody waits for a disk that does not answer, so there is one call at a time.
 func (w *Worker) sync(ctx context.Context) (dir string, err error) {
-	if w.set.Sync == nil {
-		return "", nil
-	}
 	done := make(chan func() (string, error), 1)
 	select {
 	case w.syncing <- struct{}{}:

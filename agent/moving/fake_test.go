@@ -340,6 +340,9 @@ func (s *side) start() {
 	if set.DrainsAtOnce = max(set.DrainsAtOnce, 1); set.Drained == nil {
 		set.Drained = func(context.Context, string) error { return nil }
 	}
+	if set.Sync == nil {
+		set.Sync = unseen
+	}
 	set.Told = func(m moves.Move) { s.change(func() { s.told = append(s.told, m.Phase) }) }
 	w := New(set, s.client, s, slog.New(slog.NewTextHandler(&locked{w: s.stage.log}, nil)), prometheus.NewPedanticRegistry())
 	ctx, cancel := context.WithCancel(context.Background())
@@ -353,6 +356,9 @@ func (s *side) start() {
 	w.SetOrders(s.orders)
 	s.worker, s.end = w, func() { cancel(); <-ended }
 }
+
+// unseen is the Sync of a sidecar that does not see its broker's data.
+func unseen() (dir string, err error) { return "", nil }
 
 // locked is a buffer for loggers of several workers.
 type locked struct{ w *bytes.Buffer }

@@ -1,8 +1,6 @@
 package moving
 
 import (
-	"iter"
-
 	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast/recovery/moves"
@@ -56,9 +54,9 @@ func (m *metrics) step(was, now moves.Move) {
 	}
 }
 
-func (m *metrics) progress(own iter.Seq[*under]) {
+func (m *metrics) progress(own map[string]*under) {
 	count := map[moves.Phase]float64{}
-	for u := range own {
+	for _, u := range own {
 		count[u.Phase]++
 	}
 	for _, p := range moves.Phases {

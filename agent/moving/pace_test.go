@@ -340,7 +340,7 @@ func TestNothingIsSaidToBeAllThatIsHeldBeforeAllWasRead(t *testing.T) {
 		a.end()
 		a.change(func() { a.heldTold = 0 })
 		running := a.worker
-		a.worker = New(Settings{Me: running.set.Me, Mover: a}, a.client, a, running.log, prometheus.NewPedanticRegistry())
+		a.worker = New(Settings{Me: running.set.Me, Mover: a, Told: func(moves.Move) {}}, a.client, a, running.log, prometheus.NewPedanticRegistry())
 		a.worker.SetOrders(a.orders)
 		g.begin(topic) // before it runs
 		if a.heldTold > 0 {

@@ -287,7 +287,7 @@ func (n *node) Withdraw(ctx context.Context, topic string) error {
 func (n *node) start() {
 	quiet, reg := slog.New(slog.DiscardHandler), prometheus.NewPedanticRegistry()
 	n.rec = topics.NewReconciler(topics.ReconcilerSettings{Concurrency: 4, LoadTimeout: 30 * time.Second, AuditInterval: 30 * time.Second, Moves: true}, n, n.client, quiet, reg)
-	n.worker = New(Settings{Me: func() string { return n.id }, Mover: n, AtOnce: 2, DrainsAtOnce: 1, Drained: func(context.Context, string) error { return nil },
+	n.worker = New(Settings{Me: func() string { return n.id }, Mover: n, AtOnce: 2, DrainsAtOnce: 1, Sync: unseen, Drained: func(context.Context, string) error { return nil },
 		Told: func(m moves.Move) { n.f.tell("%s: %s %s %s %s", n.id, m.Topic, m.ID, m.Phase, m.Error) }}, n.client, n.rec, quiet, reg)
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup

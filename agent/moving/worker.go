@@ -16,7 +16,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -66,7 +65,7 @@ type Settings struct {
 	Drained func(ctx context.Context, why string) error
 	Rate    float64 // bytes a second; 0: no limit
 	// Sync has the file system of the broker's data write what it holds to its disk, and says which
-	// directory it took; empty: none is seen from here. It may take for ever. Nil: there is none.
+	// directory it took; empty: none is seen from here. It may take for ever.
 	Sync func() (dir string, err error)
 	// Told hears of each step that this broker has done, when the journal has it.
 	Told func(m moves.Move)
@@ -78,8 +77,6 @@ type Orders struct {
 	Attached bool
 	Mode     string
 }
-
-func (o Orders) serves() bool { return o.Mode == cluster.ModeActive || o.Mode == cluster.ModeDraining }
 
 // Worker carries out moves. Its methods are safe for concurrent use.
 type Worker struct {
@@ -285,7 +282,7 @@ func (w *Worker) hold() {
 	}
 	slices.Sort(held)
 	w.topics.SetHeld(held)
-	w.metrics.progress(maps.Values(w.own))
+	w.metrics.progress(w.own)
 }
 
 // look is a move as it is, and the orders. Without a channel it is over.
@@ -420,7 +417,5 @@ func (w *Worker) tell(was, now moves.Move) {
 			w.topics.Kick()
 		}
 	}
-	if w.set.Told != nil {
-		w.set.Told(now)
-	}
+	w.set.Told(now)
 }
