@@ -251,12 +251,8 @@ func (b *Broker) rests(ctx context.Context, s standing) string {
 	case cfg.SyncAlways:
 		return "each message was on disk before it was acknowledged (sync_interval: always)"
 	default:
-		exclude := "set sync_interval: always"
-		if cfg.Sync == 0 { // an older one, which has no such setting
-			exclude = "upgrade nats-server to 2.10 and " + exclude
-		}
 		return fmt.Sprintf("acknowledged messages are on disk at the latest %v later: a power cut of their host until then "+
-			"may lose them; to exclude it, %s", cmp.Or(cfg.Sync, 2*time.Minute), exclude)
+			"may lose them; to exclude it, set sync_interval: always, which nats-server has from 2.10 on", cmp.Or(cfg.Sync, 2*time.Minute))
 	}
 }
 
@@ -379,7 +375,7 @@ func (b *Broker) settle(ctx context.Context, subject string) error {
 }
 
 // Resume implements brokerapi.Mover. It refuses what bears another move's mark, or does not stand
-// where it was sealed. What was resumed may have gone on.
+// where it was sealed; Serve refuses half a copy. What was resumed may have gone on.
 func (b *Broker) Resume(ctx context.Context, topic, move string, record []byte, sealed *moves.Extent) (moves.Extent, error) {
 	s, e, err := b.movable(ctx, topic)
 	switch m := s.mark; {
@@ -388,8 +384,6 @@ func (b *Broker) Resume(ctx context.Context, topic, move string, record []byte, 
 	case err != nil:
 	case m.move != move && (sealed != nil || m.state != "" && m.state != isResumed):
 		err = refuse("stream %s bears the mark of move %q, and not of %q", s.name, m.move, move)
-	case m.state == isCopying:
-		err = refuse("stream %s is half a copy", s.name)
 	case sealed != nil && m.state == isResumed && e.Last < sealed.Last:
 		err = refuse("stream %s: its last message is %d, sealed was %d", s.name, e.Last, sealed.Last)
 	case sealed != nil && m.state != isResumed:

@@ -89,7 +89,7 @@ func TestAMoveSaysOnWhatItRests(t *testing.T) {
 	for _, c := range []struct{ config, sync, want string }{
 		{"", `"sync_interval":120000000000,"sync_always":true`, "each message was on disk before it was acknowledged (sync_interval: always)"},
 		{"", `"sync_interval":30000000000`, "acknowledged messages are on disk at the latest 30s later: a power cut"},
-		{"", `"max_storage":1`, "to exclude it, upgrade nats-server to 2.10 and set sync_interval: always"},
+		{"", `"max_storage":1`, "at the latest 2m0s later: a power cut of their host until then may lose them; to exclude it, set sync_interval: always, which nats-server has from 2.10"},
 		{`,"persist_mode":"async"`, `"sync_always":true`, "acknowledged before they are written"},
 	} {
 		varz := `{"server_id":"NFAKE","jetstream":{"config":{` + c.sync + `}}}`
