@@ -129,12 +129,10 @@ func (w *Worker) Run(ctx context.Context) error {
 	w.tasks.Go(func() { w.drains(ctx) })
 	target := w.store.Keys().Moves()
 	return w.store.Follow(ctx, target, func(u cluster.Update) { w.take(ctx, u) }, func(err error) {
-		switch {
-		case ctx.Err() != nil:
-		case cluster.Denied(err): // who may not read journals has never written one, and no move waits for it
+		if cluster.Denied(err) { // who may not read journals has never written one, and no move waits for it
 			w.log.Warn("topics do not move: grant readwrite on this prefix, as docs/security.md says", "key", target.Key, "err", err)
 			w.take(ctx, cluster.Update{})
-		default:
+		} else {
 			w.log.Warn("watch failed, listing again", "what", "moves", "err", err)
 		}
 	})
