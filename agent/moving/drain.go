@@ -50,7 +50,7 @@ func (w *Worker) BeginDrain(ctx context.Context, d moves.Drain) error {
 	if !o.Attached {
 		return w.detached()
 	}
-	d.At, d.State, d.Waits = time.Now().UTC().Truncate(time.Millisecond), moves.Waiting, "its turn"
+	d.At, d.State = time.Now().UTC().Truncate(time.Millisecond), moves.Waiting
 	defer w.stir()
 	return w.change(ctx, &o.Who, func(now *moves.Drain) error {
 		if now.State.Over() {
@@ -143,7 +143,7 @@ func (w *Worker) drainStep(ctx context.Context, o Orders) error {
 				d.Error = err.Error()
 			}
 			if cluster.Denied(err) { // that does not pass by waiting, and what is here goes on being served
-				d.State, d.Waits = moves.Left, ""
+				d.State = moves.Left
 			}
 		}
 		return err
@@ -169,9 +169,9 @@ func (w *Worker) goOn(ctx context.Context, o Orders, d *moves.Drain) error {
 	if err != nil {
 		return err
 	}
-	if d.State, d.Waits, d.Stalled = moves.Moving, "", ""; len(holders) > 0 && !late {
-		d.State, d.Waits = moves.Waiting, "the drain of "+strings.Join(holders, ", ")
-		return nil
+	if d.State, d.Stalled = moves.Moving, ""; len(holders) > 0 && !late {
+		d.State = moves.Waiting
+		return fmt.Errorf("the drain of %s comes first", strings.Join(holders, ", "))
 	}
 	switch {
 	case standing < stalled:

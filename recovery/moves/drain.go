@@ -32,8 +32,7 @@ type Drain struct {
 	Deadline time.Time `json:"deadline"`     // after it no move begins, and what is not handed over is called off
 	To       string    `json:"to,omitempty"` // who takes all topics; empty: the active broker with the fewest
 	State    State     `json:"state"`
-	Waits    string    `json:"waits,omitempty"` // for whom
-	Topics   int       `json:"topics"`          // when it began
+	Topics   int       `json:"topics"` // when it began
 	Moved    int       `json:"moved"`
 	Bytes    uint64    `json:"moved_bytes"`
 	// Left is, by topic that stays, why. A record names the first maxLeft, and More is how many others stay.
@@ -77,10 +76,7 @@ func (d Drain) Value() []byte {
 // Line says in one sentence how far it is.
 func (d Drain) Line() string {
 	line := fmt.Sprintf("%s: %d of %s moved", d.State, d.Moved, plural(uint64(d.Topics), "topic"))
-	switch {
-	case d.State == Waiting:
-		line = "waiting for " + d.Waits
-	case len(d.Left) > 0:
+	if len(d.Left) > 0 {
 		first := slices.Sorted(maps.Keys(d.Left))[0]
 		line += fmt.Sprintf(", %d left: %s: %s", len(d.Left)+d.More, first, d.Left[first])
 	}

@@ -54,10 +54,10 @@ func TestADrainsRecordIsReadAsItWasWritten(t *testing.T) {
 
 func TestHowFarADrainIs(t *testing.T) {
 	for want, d := range map[string]Drain{
-		"moving: 1 of 3 topics moved":                   {State: Moving, Topics: 3, Moved: 1},
-		"left: 0 of 1 topic moved, 1 left: /a: no room": {State: Left, Topics: 1, Left: map[string]string{"/a": "no room"}},
-		"waiting for the drain of b":                    {State: Waiting, Waits: "the drain of b", Left: map[string]string{"/a": "no room"}},
-		"drained: 3 of 3 topics moved; etcd is away":    {State: Drained, Topics: 3, Moved: 3, Error: "etcd is away"},
+		"moving: 1 of 3 topics moved":                              {State: Moving, Topics: 3, Moved: 1},
+		"left: 0 of 1 topic moved, 1 left: /a: no room":            {State: Left, Topics: 1, Left: map[string]string{"/a": "no room"}},
+		"waiting: 0 of 4 topics moved; the drain of b comes first": {State: Waiting, Topics: 4, Error: "the drain of b comes first"},
+		"drained: 3 of 3 topics moved; etcd is away":               {State: Drained, Topics: 3, Moved: 3, Error: "etcd is away"},
 	} {
 		if got := d.Line(); got != want || d.State.Over() != (d.State == Left || d.State == Drained) {
 			t.Errorf("%q, over %t; want %q", got, d.State.Over(), want)
