@@ -118,8 +118,6 @@ func (a *agent) cannotMove() error {
 		return control.Refused("topics of a %s broker cannot be moved here: the moves' journal is kept in etcd, and this broker has none: use its own tool", a.cfg.Driver)
 	case a.placer != nil:
 		return control.Refused("with --assignment rendezvous the sidecars place the topics: it cannot be said here who takes one")
-	case s.Conflict != "":
-		return control.Refused("%s", s.Conflict)
 	case s.Attachment == recovery.Detached, s.registeredAs == "":
 		return control.Refused("this broker is not attached: %s", firstCause(a.notReady()))
 	case health.Verdict != probes.Up:
@@ -138,9 +136,6 @@ type drainOrder struct {
 
 // drainMoving plans a drain that moves topics, and begins it if nothing is in its way.
 func (a *agent) drainMoving(ctx context.Context, o drainOrder) (plan moving.DrainPlan, err error) {
-	if o.DeadlineSeconds <= 0 {
-		return plan, control.UsageError(fmt.Errorf("--deadline: %g seconds from now have passed already", o.DeadlineSeconds))
-	}
 	if err := cmp.Or(control.CheckReason(o.Reason), a.cannotMove()); err != nil {
 		return plan, err
 	}
