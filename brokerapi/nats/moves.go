@@ -63,13 +63,19 @@ func (b *Broker) peer(ctx context.Context, from brokerapi.Peer) (*Broker, error)
 	return p, nil
 }
 
-// sealed is a stream that a move has sealed here; without an ID any move.
-func (b *Broker) sealed(ctx context.Context, topic, move string) (standing, error) {
-	s, err := b.look(ctx, topic)
-	if err == nil && (s.mark.state != isSealed || move != "" && s.mark.move != move) {
-		err = refuse("%s: stream %s is not sealed by this move, its subjects are %q", b.at, s.name, s.subjects)
+// sealedAt is another broker and the stream that a move has sealed there; without an ID any move.
+func (b *Broker) sealedAt(ctx context.Context, from brokerapi.Peer, topic, move string) (source *Broker, s standing, err error) {
+	if source, err = b.peer(ctx, from); err != nil {
+		return nil, s, err
 	}
-	return s, err
+	s, err = source.look(ctx, topic)
+	if err == nil && (s.mark.state != isSealed || move != "" && s.mark.move != move) {
+		err = refuse("%s: stream %s is not sealed by this move, its subjects are %q", source.at, s.name, s.subjects)
+	}
+	if err != nil {
+		source.Close()
+	}
+	return source, s, err
 }
 
 // Copy implements brokerapi.Mover. The data goes over connections of its own: a server that restores
@@ -84,15 +90,11 @@ func (b *Broker) Copy(ctx context.Context, topic, move string, from brokerapi.Pe
 			err = fmt.Errorf("copy %s from %s: %w", topic, from.ID, err)
 		}
 	}()
-	source, err := b.peer(ctx, from)
+	source, s, err := b.sealedAt(ctx, from, topic, move)
 	if err != nil {
 		return e, err
 	}
 	defer source.Close()
-	s, err := source.sealed(ctx, topic, move)
-	if err != nil {
-		return e, err
-	}
 	left, err := b.vacant(ctx, topic)
 	if err == nil && left == (mark{isCopied, move}) { // one that is damaged since is made anew
 		if e, err = b.Extent(ctx, topic); err == nil && sealed.Fits(&e, "here") == nil {
@@ -371,15 +373,11 @@ func (b *Broker) Compare(ctx context.Context, topic string, from brokerapi.Peer,
 		return c, err
 	}
 	defer done()
-	source, err := b.peer(ctx, from)
+	source, s, err := b.sealedAt(ctx, from, topic, "")
 	if err != nil {
 		return c, err
 	}
 	defer source.Close()
-	s, err := source.sealed(ctx, topic, "")
-	if err != nil {
-		return c, err
-	}
 	const unread = "no message was read, as %s: number, bytes, first and last sequence and acknowledgements agreed before the handover"
 	if s.consumes() {
 		return moves.Content{Observed: fmt.Sprintf(unread, "the stream's retention is not limits")}, nil
