@@ -5,8 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"holdfast/brokerapi"
@@ -15,61 +13,55 @@ import (
 )
 
 // act does one step at the broker. It ends when phase or orders are others, and when nothing was heard
-// of it for a while.
+// of it for a while. One that is heard of is alive, also where it moves no byte.
 func (w *Worker) act(ctx context.Context, u under, o Orders, step moves.Step) (out moves.Outcome) {
 	if step.Act == moves.GiveUp {
 		return out
 	}
-	ctx, end := context.WithCancelCause(ctx)
-	var moved, calls atomic.Int64
-	var watching sync.WaitGroup
-	watching.Go(func() { w.watch(ctx, end, u, o, &moved, &calls) })
-	defer watching.Wait()
+	act, end := context.WithCancelCause(ctx)
 	defer end(nil)
-	out, err := w.step(ctx, u.Move, o, step.Act, func(ctx context.Context, n int) error {
-		calls.Add(1)
-		for n > 0 && ctx.Err() == nil { // waiting for the rate is no silence
+	w.tasks.Go(func() { // until it ends
+		select {
+		case <-act.Done():
+		case <-u.changed:
+			end(nil)
+		}
+	})
+	silence := time.AfterFunc(quiet, func() { end(errQuiet) })
+	defer silence.Stop()
+	moved, told := int64(0), time.Now()
+	out, err := w.step(act, u.Move, o, step.Act, func(ctx context.Context, n int) error {
+		for { // waiting for the rate is no silence
 			part := min(n, w.limit.Burst())
 			if err := w.limit.WaitN(ctx, part); err != nil {
 				return err
 			}
-			calls.Add(1)
-			moved.Add(int64(part))
+			silence.Reset(quiet)
+			moved += int64(part)
 			w.metrics.bytes.Add(float64(part))
-			n -= part
+			if time.Since(told) >= lookAgain {
+				w.progress(act, u, o, moved)
+				told = time.Now()
+			}
+			if n -= part; n == 0 {
+				return ctx.Err()
+			}
 		}
-		return ctx.Err()
 	})
-	if err != nil && errors.Is(context.Cause(ctx), errQuiet) {
+	if err != nil && errors.Is(context.Cause(act), errQuiet) {
 		err = fmt.Errorf("%w: %w", errQuiet, err)
 	}
 	out.Err, out.Final = err, errors.Is(err, brokerapi.ErrRefused)
 	return out
 }
 
-// watch ends an act, and writes down how far it is. One that is heard of is alive, also where it moves
-// no byte: the source of a topic that is not served waits for it.
-func (w *Worker) watch(act context.Context, end context.CancelCauseFunc, u under, o Orders, moved, calls *atomic.Int64) {
-	told, heard := int64(0), time.Now()
-	tick := time.NewTicker(lookAgain)
-	defer tick.Stop()
-	for {
-		select {
-		case <-act.Done():
-			return
-		case <-u.changed:
-			end(nil)
-			return
-		case <-tick.C:
-		}
-		if calls.Load() > told {
-			told, heard = calls.Load(), time.Now()
-			if now, _ := w.look(u.Topic, u.ID); now.changed == u.changed {
-				_ = w.write(act, &o.Who, now.Progress(moved.Load(), heard), now.revision, 0) // the next one tells more
-			}
-		} else if time.Since(heard) >= quiet {
-			end(errQuiet)
-		}
+// progress writes down how far an act is: the source of a topic that is not served waits for it. The
+// act waits meanwhile, and not for long: a server gives up what it restores when no more comes.
+func (w *Worker) progress(ctx context.Context, u under, o Orders, moved int64) {
+	ctx, cancel := context.WithTimeout(ctx, lookAgain)
+	defer cancel()
+	if now, _ := w.look(u.Topic, u.ID); now.changed == u.changed {
+		_ = w.write(ctx, &o.Who, now.Progress(moved, time.Now()), now.revision, 0) // the next one tells more
 	}
 }
 
