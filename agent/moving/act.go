@@ -109,11 +109,8 @@ func (w *Worker) step(ctx context.Context, m moves.Move, o Orders, act moves.Act
 		}
 		return extent(b.Extent(ctx, m.Topic)) // it may have been lost since it was resumed
 	case moves.HandOver:
-		if out.Assigned, err = w.assigned(ctx, w.set.Me(), m.Topic); err != nil {
-			return out, err
-		}
-		if out.Assigned == 0 {
-			return out, brokerapi.Errorf(brokerapi.ErrRefused, "it is not assigned to %s any more", m.From)
+		if out.Assigned, err = w.assigned(ctx, w.set.Me(), m.Topic); err != nil || out.Assigned == 0 {
+			return out, cmp.Or(err, brokerapi.Errorf(brokerapi.ErrRefused, "it is not assigned to %s any more", m.From))
 		}
 		return extent(b.Extent(ctx, m.Topic))
 	case moves.Resume, moves.Restore:
@@ -126,12 +123,8 @@ func (w *Worker) step(ctx context.Context, m moves.Move, o Orders, act moves.Act
 		return extent(b.Resume(ctx, m.Topic, m.ID, records[m.Topic], m.Sealed))
 	case moves.Remove, moves.Discard:
 		// Whoever has it assigned serves it, whatever became of this move.
-		assigned, err := w.assigned(ctx, w.set.Me(), m.Topic)
-		if err == nil && assigned != 0 {
-			err = fmt.Errorf("it is assigned to %s: its data is kept", w.set.Me())
-		}
-		if err != nil {
-			return out, err
+		if assigned, err := w.assigned(ctx, w.set.Me(), m.Topic); err != nil || assigned != 0 {
+			return out, cmp.Or(err, fmt.Errorf("it is assigned to %s: its data is kept", w.set.Me()))
 		}
 		return out, b.Remove(ctx, m.Topic, m.ID)
 	case moves.Send:
@@ -179,11 +172,8 @@ func (w *Worker) peer(ctx context.Context, id string) (brokerapi.Peer, error) {
 	ctx, cancel := context.WithTimeout(ctx, callBound)
 	defer cancel()
 	reg, _, err := w.store.Party(ctx, id)
-	if err != nil {
-		return brokerapi.Peer{}, err
-	}
-	if reg == nil {
-		return brokerapi.Peer{}, fmt.Errorf("broker %s is not registered", id)
+	if err != nil || reg == nil {
+		return brokerapi.Peer{}, cmp.Or(err, fmt.Errorf("broker %s is not registered", id))
 	}
 	v, err := reg.Parse()
 	p := brokerapi.Peer{ID: id, URL: cmp.Or(v.ConnectURL, v.BrokerURL, v.AdminAddr)}

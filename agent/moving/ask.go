@@ -223,9 +223,7 @@ var errMeanwhile = errors.New("not begun: its journal or this broker's registrat
 
 // Begin writes the journal of a new move.
 func (w *Worker) Begin(ctx context.Context, p Shown) error {
-	w.mu.Lock()
-	o := w.orders
-	w.mu.Unlock()
+	_, o := w.look("", "")
 	if !o.Attached {
 		return w.detached()
 	}
