@@ -320,28 +320,27 @@ func (w *Worker) carry(ctx context.Context, topic, id string) {
 func (w *Worker) next(ctx context.Context, u under) moves.Step {
 	m := u.Move
 	f := moves.Facts{Side: m.Of(w.set.Me()), Quiet: time.Since(u.heard)}
+	if m.Sent {
+		return m.Next(f)
+	}
+	// Also who waits looks: the other may never come back, and what it had be assigned elsewhere.
+	switch assigned, err := w.assigned(ctx, m.Owner(), m.Topic); {
+	case err != nil: // an error is not an absence, and no leave to act
+		return moves.Step{}
+	case assigned == 0:
+		f.Taken = fmt.Sprintf("others have taken its assignment from %s", m.Owner())
+	}
 	if f.Side == moves.Source {
 		ctx, cancel := context.WithTimeout(ctx, callBound)
 		defer cancel()
 		reg, mode, err := w.store.Party(ctx, m.To)
 		switch {
-		case err != nil: // an error is not an absence
+		case err != nil: // nor is it one here
 		case reg == nil:
 			f.PeerGone = fmt.Sprintf("broker %s is not registered any more", m.To)
 		case mode != cluster.ModeActive:
 			f.PeerGone = fmt.Sprintf("broker %s is not active any more: %s", m.To, cmp.Or(mode, "its mode is not known"))
 		}
-	}
-	step := m.Next(f)
-	if step.Act == moves.GiveUp || m.Sent {
-		return step
-	}
-	// Also who waits looks: the other may never come back, and what it had be assigned elsewhere.
-	switch assigned, err := w.assigned(ctx, m.Owner(), m.Topic); {
-	case err != nil: // nor is it leave to act
-		return moves.Step{}
-	case assigned == 0:
-		f.Taken = fmt.Sprintf("others have taken its assignment from %s", m.Owner())
 	}
 	return m.Next(f)
 }
