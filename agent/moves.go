@@ -38,7 +38,7 @@ func (a *agent) movers() (mover brokerapi.Mover, sender brokerapi.Sender) {
 func (a *agent) newMoves(reg prometheus.Registerer) *moving.Worker {
 	mover, sender := a.movers()
 	w := moving.New(moving.Settings{Me: a.ids.registered.now, Mover: mover, Sender: sender,
-		Driver: a.cfg.Driver, AtOnce: a.cfg.MovesAtOnce, Rate: a.cfg.MoveRate, DrainsAtOnce: a.cfg.DrainsAtOnce, Told: a.noteMove, Sync: a.syncData,
+		Driver: a.cfg.Driver, AtOnce: a.cfg.MovesAtOnce, Locks: a.locking(), Rate: a.cfg.MoveRate, DrainsAtOnce: a.cfg.DrainsAtOnce, Told: a.noteMove, Sync: a.syncData,
 		Drained: func(ctx context.Context, why string) error {
 			return a.setModeByOperator(ctx, recovery.Drained, why)
 		}}, a.main, a.reconciler, a.log.With("part", "moves"), reg)

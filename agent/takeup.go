@@ -116,6 +116,9 @@ func (a *agent) takeUp(o registration.Outcome) {
 		a.early = nil
 		early()
 	}
+	if o.Restored && a.moves != nil {
+		a.moves.Forget()
+	}
 	if o.Restored || o.Data != "" && a.memory.Data != "" && o.Data != a.memory.Data {
 		a.forgetWhole()
 	}

@@ -154,7 +154,7 @@ func TestCollapseKeepsTheLastEventOfEachKey(t *testing.T) {
 	event := func(kind mvccpb.Event_EventType, key string, revision int64) *clientv3.Event {
 		return &clientv3.Event{Type: kind, Kv: &mvccpb.KeyValue{Key: []byte(key), ModRevision: revision}}
 	}
-	u := collapse(4, []*clientv3.Event{
+	u := collapse([]*clientv3.Event{
 		event(mvccpb.Event_PUT, "a", 2), event(mvccpb.Event_DELETE, "a", 3),
 		event(mvccpb.Event_DELETE, "b", 3), event(mvccpb.Event_PUT, "b", 5), event(mvccpb.Event_PUT, "c", 5),
 	})

@@ -152,7 +152,7 @@ func (c *Client) watch(ctx context.Context, begun *time.Time, lasting time.Durat
 			*begun = time.Now()
 		}
 		if len(r.Events) > 0 {
-			deliver(collapse(r.Header.GetRevision(), r.Events))
+			deliver(collapse(r.Events))
 		}
 	}
 	switch {
@@ -208,10 +208,10 @@ func (c *Client) pages(ctx context.Context, t Target, revision int64, visit func
 	}
 }
 
-// collapse keeps the last event of each key. Events of one answer may span revisions; a
-// header revision may lag behind them.
-func collapse(revision int64, events []*clientv3.Event) Update {
-	u, last := Update{Revision: revision}, map[string]*clientv3.Event{}
+// collapse keeps the last event of each key. The header of an answer says nothing of how far the watch
+// has told: one that catches up tells part by part, each under the revision of the store.
+func collapse(events []*clientv3.Event) Update {
+	u, last := Update{}, map[string]*clientv3.Event{}
 	for _, e := range events {
 		last[string(e.Kv.Key)] = e
 		u.Revision = max(u.Revision, e.Kv.ModRevision)

@@ -29,6 +29,7 @@ type JournalWrite struct {
 	// registered, if it is still of that mod revision. An ownership lock goes with it.
 	From, To, Topic string
 	Assigned        int64
+	Locked          bool // the lock must be the writer's
 }
 
 // WriteJournal writes a journal and returns its new mod revision. who is the writer, whose
@@ -43,6 +44,9 @@ func (c *Client) WriteJournal(ctx context.Context, who *Claimant, w JournalWrite
 	if w.To != "" {
 		theirs := c.keys.Assignment(w.From, w.Topic)
 		guards = append(guards, there(theirs), written(theirs, w.Assigned), there(c.keys.Registration(w.To)))
+	}
+	if w.To != "" && w.Locked && who != nil {
+		guards = append(guards, under(c.keys.Owner(w.Topic), who.LeaseID))
 	}
 	_, revision, err = c.write(ctx, guards, c.journalOps(w)...)
 	return revision, err

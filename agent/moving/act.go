@@ -81,6 +81,9 @@ func (w *Worker) step(ctx context.Context, m moves.Move, o Orders, act moves.Act
 	if !calm && act != moves.Compare { // which changes nothing, and begins as the topic is served
 		return out, fmt.Errorf("the broker is still asked for something else about the topic")
 	}
+	if !ours && (act == moves.Seal || act == moves.HandOver) {
+		return out, fmt.Errorf("broker %s does not have its ownership lock: another may serve it", w.set.Me())
+	}
 	var from brokerapi.Peer
 	var records map[string][]byte
 	if act == moves.Accept || act == moves.Copy || act == moves.Compare {

@@ -21,7 +21,7 @@ import (
 // New returns a worker that does nothing until it has orders and runs.
 func New(s Settings, store *cluster.Client, t Topics, log *slog.Logger, reg prometheus.Registerer) *Worker {
 	w := &Worker{set: s, store: store, topics: t, log: log, metrics: newMetrics(reg),
-		own: map[string]*under{}, learnt: map[string]int64{},
+		own: map[string]*under{}, learnt: map[string]int64{}, anew: func() {},
 		drain:   draining{ends: map[string]end{}, further: time.Now(), alone: make(chan struct{}, 1)},
 		stirred: make(chan struct{}, 1), syncing: make(chan struct{}, 1), limit: rate.NewLimiter(rate.Inf, 1<<20)}
 	if s.Rate > 0 {

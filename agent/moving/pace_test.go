@@ -466,6 +466,41 @@ func TestWhatIsHeardLateOfAMoveThatIsOverIsNoMove(t *testing.T) {
 	}
 }
 
+// A broker without the lock of what it has assigned may have an old copy, while another serves.
+func TestWhatAnotherHasTheLockOfIsNotSealed(t *testing.T) {
+	onStage(t, Settings{}, one, func(g *stage, a, b *side) {
+		a.change(func() { a.foreign = true })
+		g.begin(topic)
+		g.after(20 * time.Second)
+		if m := g.wantPhase(topic, moves.Draining); !strings.Contains(m.Error, "ownership lock") || a.count(moves.Seal) > 0 {
+			t.Errorf("error %q, %d seals", m.Error, a.count(moves.Seal))
+		}
+		a.change(func() { a.foreign = false })
+		g.after(10 * time.Second)
+		g.wantPhase(topic, moves.Done)
+	})
+}
+
+// Of a backup that was restored all revisions are older than those that were heard.
+func TestAMoveIsHeardOfInARestoredStore(t *testing.T) {
+	onStage(t, Settings{}, one, func(g *stage, a, b *side) {
+		backup := g.store.Content()
+		b.fault(moves.Copy, hangs)
+		g.begin(topic)
+		g.after(5 * time.Second)
+		g.wantPhase(topic, moves.Sealed)
+		g.store.Rewind(backup)
+		a.worker.Forget()
+		b.worker.Forget()
+		b.fault(moves.Copy, nil)
+		g.after(2 * time.Minute)
+		g.wantFree()
+		g.begin(topic)
+		g.after(10 * time.Second)
+		g.wantPhase(topic, moves.Done)
+	})
+}
+
 // Journals and assignments are watched one beside the other: the end of a hold may be heard before the
 // assignment has gone.
 func TestAJournalSaysWhoseTheTopicWas(t *testing.T) {
@@ -478,6 +513,10 @@ func TestAJournalSaysWhoseTheTopicWas(t *testing.T) {
 		return m.Value()
 	}
 	copied := write("m1", "a", "b", moves.Copied, nil)
+	pending := write("m1", "a", "b", moves.Pending, nil)
+	switched := write("m1", "a", "b", moves.Switched, nil)
+	coming := write("m1", "b", "a", moves.Switched, nil)
+	taken := func(m *moves.Move) { m.Taken, m.Since = true, handedOver }
 	for _, row := range []struct {
 		name      string
 		was, now  []byte
@@ -490,11 +529,17 @@ func TestAJournalSaysWhoseTheTopicWas(t *testing.T) {
 		{"failed before the handover", copied, write("m1", "a", "b", moves.Failed, nil), false},
 		{"undone", copied, write("m1", "a", "b", moves.Returned, nil), false},
 		{"taken by others", copied, write("m1", "a", "b", moves.Failed, func(m *moves.Move) { m.Taken = true }), true},
+		{"taken by others after the handover, who may have given it back", switched, write("m1", "a", "b", moves.Failed, taken), false},
 		{"moved on by the next", copied, write("m2", "b", "c", moves.Pending, nil), true},
 		{"on its way back", copied, write("m2", "b", "a", moves.Copied, nil), true},
 		{"moved back", copied, write("m2", "b", "a", moves.Switched, nil), false},
 		{"cannot be read", copied, []byte("{"), true},
 		{"deleted", copied, nil, true},
+		{"cannot be read, while it is served", pending, []byte("{"), false},
+		{"deleted, while it is served", pending, nil, false},
+		{"cannot be read, after it was handed over to us", coming, []byte("{"), false},
+		{"deleted, after it was handed over to us", coming, nil, false},
+		{"handed over to us, and taken by others", coming, write("m1", "b", "a", moves.Failed, taken), true},
 		{"of others", nil, write("m1", "b", "c", moves.Switched, nil), false},
 	} {
 		t.Run(row.name, func(t *testing.T) {
@@ -507,6 +552,7 @@ func TestAJournalSaysWhoseTheTopicWas(t *testing.T) {
 			key := client.Keys().Move(topic)
 			for i, value := range [][]byte{row.was, row.now} {
 				u := cluster.Update{Full: true, Revision: int64(5 + i)}
+				a.unmoved = nil
 				if value != nil {
 					u.Puts = []cluster.KV{{Key: key, Value: value, ModRevision: u.Revision}}
 				}

@@ -61,6 +61,7 @@ type Settings struct {
 	AtOnce int // topics that are withdrawn at a time
 	// DrainsAtOnce is how many brokers of the cluster may drain at a time by moving topics.
 	DrainsAtOnce int
+	Locks        bool // topics have ownership locks
 	// Drained drains the broker: nothing is left on it.
 	Drained func(ctx context.Context, why string) error
 	Rate    float64 // bytes a second; 0: no limit
@@ -90,7 +91,8 @@ type Worker struct {
 	stirred chan struct{} // when a drain may go on; it has room for one
 
 	mu     sync.Mutex
-	known  bool // the journals were read
+	known  bool   // the journals were read
+	anew   func() // has them listed anew
 	orders Orders
 	own    map[string]*under // by topic: moves of ours that are not over
 	learnt map[string]int64  // by topic: the youngest revision that was, of moves of ours, over or not
@@ -127,8 +129,23 @@ func (w *Worker) Run(ctx context.Context) error {
 	defer w.tasks.Wait()
 	defer cancel()
 	w.tasks.Go(func() { w.drains(ctx) })
+	for ctx.Err() == nil {
+		listing, anew := context.WithCancel(ctx)
+		w.mu.Lock()
+		w.anew = anew
+		w.mu.Unlock()
+		if err := w.follow(ctx, listing); listing.Err() == nil {
+			anew()
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
+// follow takes up journals until listing ends.
+func (w *Worker) follow(ctx, listing context.Context) error {
 	target := w.store.Keys().Moves()
-	return w.store.Follow(ctx, target, func(u cluster.Update) { w.take(ctx, u) }, func(err error) {
+	return w.store.Follow(listing, target, func(u cluster.Update) { w.take(ctx, u) }, func(err error) {
 		if cluster.Denied(err) { // who may not read journals has never written one, and no move waits for it
 			w.log.Warn("topics do not move: grant readwrite on this prefix, as docs/security.md says", "key", target.Key, "err", err)
 			w.take(ctx, cluster.Update{})
@@ -184,7 +201,7 @@ func (w *Worker) take(ctx context.Context, update cluster.Update) {
 		if gone && u.revision <= update.Revision { // it may be older than what we wrote ourselves
 			w.log.Warn("the journal of a move was deleted by others: nothing is done about it any more",
 				"topic", topic, "move", u.ID, "phase", u.Phase)
-			w.topics.SetElsewhere(topic, update.Revision) // nothing says whose it is
+			w.doubt(u, update.Revision)
 			w.drop(topic)
 		}
 	}
@@ -212,7 +229,11 @@ func (w *Worker) learn(topic string, value []byte, revision int64) {
 	m, err := moves.Parse(topic, value)
 	if was != nil || m.Of(w.set.Me()) != moves.Neither {
 		w.learnt[topic] = revision
-		if err != nil || m.Owner() != w.set.Me() { // before the hold may end: what is known of assignments may be older
+		switch me := w.set.Me(); { // before the hold may end: what is known of assignments may be older
+		case err != nil:
+			w.doubt(was, revision)
+		case m.Taken && was != nil && was.Owner() != me: // it was told before, and may have been assigned here since, by others
+		case m.Owner() != me:
 			w.topics.SetElsewhere(topic, revision)
 		}
 	}
@@ -238,6 +259,25 @@ func (w *Worker) learn(topic string, value []byte, revision int64) {
 			was.wake()
 		}
 	}
+}
+
+// doubt is for a journal that does not say any more whose the topic is: a source that holds it may have
+// handed it over since. The caller holds the mutex.
+func (w *Worker) doubt(u *under, revision int64) {
+	if side := u.Of(w.set.Me()); side == moves.Source && u.Held(side) && !u.waits(side) {
+		w.topics.SetElsewhere(u.Topic, revision)
+	}
+}
+
+// Forget has the journals listed anew, and the list count however old it is: a backup of etcd was restored.
+func (w *Worker) Forget() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	clear(w.learnt)
+	for _, u := range w.own {
+		u.revision = -1 // which no journal has: nothing is written
+	}
+	w.anew()
 }
 
 // drop forgets a move that is over, or none of ours.
@@ -381,7 +421,7 @@ func (w *Worker) write(ctx context.Context, who *cluster.Claimant, m moves.Move,
 	defer cancel()
 	write := cluster.JournalWrite{Key: w.store.Keys().Move(m.Topic), Value: m.Value(), Seen: seen}
 	if m.Phase == moves.Switched && assigned != 0 {
-		write.Topic, write.From, write.To, write.Assigned = m.Topic, m.From, m.To, assigned
+		write.Topic, write.From, write.To, write.Assigned, write.Locked = m.Topic, m.From, m.To, assigned, w.set.Locks
 	}
 	revision, err := w.store.WriteJournal(bound, who, write)
 	value := write.Value

@@ -181,7 +181,8 @@ var writes = []write{
 			s.put(s.Keys().Assignment("b1", topic), "null")
 			revision, err := s.Assigned(s.t.Context(), "b1", topic)
 			s.ok(err)
-			s.journal = cluster.JournalWrite{Key: s.Keys().Move(topic), Value: []byte("{}"), From: "b1", To: "b2", Topic: topic, Assigned: revision}
+			s.journal = cluster.JournalWrite{Key: s.Keys().Move(topic), Value: []byte("{}"), From: "b1", To: "b2", Topic: topic, Assigned: revision, Locked: true}
+			s.putUnder(s.Keys().Owner(topic), "{}", s.claimant().LeaseID)
 			return func(meanwhile func()) error {
 				who := s.claimant()
 				meanwhile()
@@ -196,7 +197,8 @@ var writes = []write{
 				s.journal.Assigned = 0
 			}},
 			guard{4, "the topic was assigned anew", func(s *stand) { s.put(s.Keys().Assignment("b1", topic), "null") }},
-			guard{5, "the target is not registered", func(s *stand) { s.remove(s.Keys().Registration("b2")) }})},
+			guard{5, "the target is not registered", func(s *stand) { s.remove(s.Keys().Registration("b2")) }},
+			guard{6, "another has the lock", func(s *stand) { s.putUnder(s.Keys().Owner(topic), "{}", s.lease()) }})},
 	{name: "take a lock for a drain",
 		ready: func(s *stand) func(func()) error {
 			s.b1(true)

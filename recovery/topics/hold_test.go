@@ -60,6 +60,30 @@ func TestATopicThatWasMovedHereIsGivenTimeToBeAssigned(t *testing.T) {
 	})
 }
 
+// Who releases the lock of what a move is about to serve, or may have served just now, would have it served
+// without.
+func TestWhatIsMovedIsNotIdle(t *testing.T) {
+	there := []string{"/n/t"}
+	b := newFakeBroker()
+	inWorld(t, movingSettings(), b, func(w *world) {
+		w.SetHeld(there)
+		w.SetOrders(attached)
+		w.SetAssigned(1, true, nil, nil)
+		w.after(time.Minute)
+		if idle := w.Idle(there); len(idle) > 0 {
+			t.Error("idle while it is held")
+		}
+		w.SetHeld(nil)
+		if idle := w.Idle(there); len(idle) > 0 {
+			t.Error("idle before the broker was listed")
+		}
+		w.after(time.Second)
+		if idle := w.Idle(there); len(idle) == 0 {
+			t.Error("not idle at the end")
+		}
+	})
+}
+
 // Whose it is by the journal of a move counts more than an assignment that was heard of before, or is
 // heard of late; what came later counts more than the journal.
 func TestATopicThatWasMovedAwayIsNotLoadedOnAnOlderAssignment(t *testing.T) {
@@ -68,14 +92,20 @@ func TestATopicThatWasMovedAwayIsNotLoadedOnAnOlderAssignment(t *testing.T) {
 		hear   func(w *world)
 		loaded bool
 	}{
-		"nothing more is heard":                {func(*world) {}, false},
-		"it goes":                              {func(w *world) { w.SetAssigned(8, false, nil, there) }, false},
-		"an older change comes late":           {func(w *world) { w.SetAssigned(8, false, there, nil) }, false},
-		"an older list comes late":             {func(w *world) { w.SetAssigned(9, true, there, nil) }, false},
-		"an older list comes an hour late":     {func(w *world) { w.after(time.Hour); w.SetAssigned(9, true, there, nil) }, false},
-		"a younger list has it":                {func(w *world) { w.SetAssigned(10, true, there, nil) }, true},
-		"it comes back":                        {func(w *world) { w.SetAssigned(11, false, there, nil) }, true},
-		"a backup was restored":                {func(w *world) { w.SetAssigned(3, true, there, nil) }, true},
+		"nothing more is heard":            {func(*world) {}, false},
+		"it goes":                          {func(w *world) { w.SetAssigned(8, false, nil, there) }, false},
+		"an older change comes late":       {func(w *world) { w.SetAssigned(8, false, there, nil) }, false},
+		"an older list comes late":         {func(w *world) { w.SetAssigned(9, true, there, nil) }, false},
+		"an older list comes an hour late": {func(w *world) { w.after(time.Hour); w.SetAssigned(9, true, there, nil) }, false},
+		"a younger list has it":            {func(w *world) { w.SetAssigned(10, true, there, nil) }, true},
+		"it comes back":                    {func(w *world) { w.SetAssigned(11, false, there, nil) }, true},
+		"a backup was restored":            {func(w *world) { w.SetAssigned(3, true, there, nil) }, false},
+		"and is listed again":              {func(w *world) { w.SetAssigned(3, true, there, nil); w.SetAssigned(3, true, there, nil) }, true},
+		"restored, and assigned again later": {func(w *world) {
+			w.SetAssigned(3, true, nil, nil)
+			w.SetAssigned(3, true, nil, nil)
+			w.SetAssigned(4, false, there, nil)
+		}, true},
 		"it was heard of later than the moves": {func(w *world) { w.SetAssigned(12, true, there, nil); w.SetElsewhere("/n/t", 11) }, true},
 	} {
 		t.Run(name, func(t *testing.T) {

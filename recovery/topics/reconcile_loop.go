@@ -287,7 +287,7 @@ func (r *Reconciler) applyListing(clock uint64, held Held, now time.Time) {
 		if t.round != round && t.changed <= clock && (t.Serving || t.Quiesced) {
 			r.update(t, func(f *recovery.PlanFacts) { f.Serving, f.Quiesced = false, false })
 		}
-		counts := t.unsure || t.elsewhere > r.assignedAt || t.Held || t.Assigned || t.Claim == recovery.ClaimOurs || t.Serving || t.Quiesced || t.Lost && t.UnassignedAt.After(lostSince)
+		counts := t.unsure || r.isElsewhere(t, r.assignedAt) || t.Held || t.Assigned || t.Claim == recovery.ClaimOurs || t.Serving || t.Quiesced || t.Lost && t.UnassignedAt.After(lostSince)
 		if !counts && t.phase == phaseIdle && t.want == actNone {
 			delete(r.table, name)
 		}

@@ -112,7 +112,8 @@ type Reconciler struct {
 	conflicts     []string // topics found served here and owned by another, not told yet
 	failed        map[*topic]struct{}
 	assignedKnown bool
-	assignedAt    int64 // the store revision of what was told of them last
+	assignedAt    int64  // the store revision of what was told of them last
+	lists         uint64 // full sets of them so far
 	movesKnown    bool
 	moving        []string // that SetHeld was told of
 	lost          lostTopics
@@ -207,10 +208,11 @@ func (r *Reconciler) SetAssigned(revision int64, full bool, puts, deletes []stri
 		}
 		r.unassign(t, now)
 	}
-	back := full && revision < r.assignedAt // a backup was restored
+	if full {
+		r.lists++
+	}
 	for _, name := range puts {
-		if t := r.topic(name, now); t.elsewhere <= revision || back {
-			t.elsewhere = 0
+		if t := r.topic(name, now); !r.isElsewhere(t, revision) {
 			r.assign(t, now, first)
 		}
 	}
@@ -221,7 +223,8 @@ func (r *Reconciler) SetAssigned(revision int64, full bool, puts, deletes []stri
 }
 
 // SetElsewhere tells that a topic was not assigned here at that revision of the store, whatever was told
-// of an older one, or is yet. A change that comes late, or the next full set, says what it was since.
+// of an older one, or is yet. What is told of a later one counts, and the second full set from now on,
+// which was read after this: of a store that was restored since all revisions may be older.
 func (r *Reconciler) SetElsewhere(name string, revision int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -230,7 +233,7 @@ func (r *Reconciler) SetElsewhere(name string, revision int64) {
 	}
 	now := time.Now()
 	t := r.topic(name, now)
-	if t.elsewhere = revision; !t.Assigned {
+	if t.elsewhere, t.elsewhereTo = revision, r.lists+2; !t.Assigned {
 		return
 	}
 	r.unassign(t, now)
@@ -238,6 +241,11 @@ func (r *Reconciler) SetElsewhere(name string, revision int64) {
 	r.planSpaced(now)
 	r.changed(now)
 	r.poke()
+}
+
+// isElsewhere reports whether what is told of that revision is older than that the topic was elsewhere.
+func (r *Reconciler) isElsewhere(t *topic, revision int64) bool {
+	return t.elsewhere > revision && r.lists < t.elsewhereTo
 }
 
 // ForgetAssigned makes the assignments unknown until the next full set: nothing is
@@ -423,12 +431,13 @@ type topic struct {
 	record  []byte
 	since   int64 // store revision since when it is assigned here; 0: not told
 	// elsewhere is a store revision at which it was not assigned here; what is older says nothing.
-	elsewhere int64
-	err       string
-	refused   bool   // err is for good
-	undone    bool   // quiesced after a load that outlived a fence
-	unsure    bool   // a load failed or was dropped, and the broker was not listed since
-	owner     string // who holds the lock, when another does
+	elsewhere   int64
+	elsewhereTo uint64 // until there were so many full sets
+	err         string
+	refused     bool   // err is for good
+	undone      bool   // quiesced after a load that outlived a fence
+	unsure      bool   // a load failed or was dropped, and the broker was not listed since
+	owner       string // who holds the lock, when another does
 }
 
 func byName(a, b *topic) int { return cmp.Compare(a.name, b.name) }

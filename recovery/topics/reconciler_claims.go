@@ -70,7 +70,7 @@ func (r *Reconciler) SetHeld(topics []string) {
 					f.UnassignedAt, f.Quiesced = now, f.Quiesced && held
 				}
 			})
-			if held {
+			if t.unsure = t.unsure || !held; held { // a move may have called until now
 				r.setWant(t, actNone)
 			}
 		}
@@ -90,8 +90,8 @@ func (r *Reconciler) Calm(topic string) (calm, ours bool) {
 	return t == nil || t.phase != phaseFlying, t == nil && !r.settings.OwnershipLocks || t != nil && t.Claim.Loads()
 }
 
-// Idle returns those of the topics that clients certainly cannot use here, and that no
-// load is under way for. Without a present view of the broker there are none; and a load
+// Idle returns those of the topics that clients certainly cannot use here, and that neither a load nor a
+// move is under way for. Without a present view of the broker there are none; and a load
 // that failed may have been carried out all the same, so the view is to be younger.
 func (r *Reconciler) Idle(topics []string) []string {
 	r.mu.Lock()
@@ -102,7 +102,7 @@ func (r *Reconciler) Idle(topics []string) []string {
 	var idle []string
 	for _, name := range topics {
 		t := r.table[name]
-		if t == nil || !t.Serving && !t.unsure && t.phase != phaseFlying {
+		if t == nil || !t.Held && !t.Serving && !t.unsure && t.phase != phaseFlying {
 			idle = append(idle, name)
 		}
 	}
