@@ -22,6 +22,7 @@ import (
 	"holdfast/probes"
 	"holdfast/recovery"
 	"holdfast/recovery/moves"
+	"holdfast/recovery/topics"
 )
 
 // movers are by whom this broker's topics are moved: with its own help, or by its cluster; nil: they
@@ -41,7 +42,7 @@ func (a *agent) newMoves(reg prometheus.Registerer) *moving.Worker {
 		Driver: a.cfg.Driver, AtOnce: a.cfg.MovesAtOnce, Locks: a.locking(), Rate: a.cfg.MoveRate, DrainsAtOnce: a.cfg.DrainsAtOnce, Told: a.noteMove, Sync: a.syncData,
 		Drained: func(ctx context.Context, why string) error {
 			return a.setModeByOperator(ctx, recovery.Drained, why)
-		}}, a.main, a.reconciler, a.log.With("part", "moves"), reg)
+		}}, a.main, topics.Locked{Reconciler: a.reconciler, Locks: a.ownership}, a.log.With("part", "moves"), reg)
 	if mover == nil && sender == nil {
 		return nil
 	}

@@ -131,7 +131,7 @@ func (a *agent) setOrders(o recovery.Orders) {
 // not wanted any more loses its claim, by which the reconciler knows what we gave away
 // ourselves.
 func (a *agent) setAssigned(revision int64, full bool, puts, deletes []string) {
-	a.reconciler.SetAssigned(revision, full, puts, deletes)
+	puts = a.reconciler.SetAssigned(revision, full, puts, deletes)
 	if a.ownership != nil {
 		a.ownership.SetWanted(full, puts, deletes)
 	}

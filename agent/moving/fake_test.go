@@ -223,7 +223,7 @@ func (s *side) change(f func()) {
 	f()
 }
 
-func (s *side) SetHeld(topics []string) {
+func (s *side) SetHeld(topics, _ []string) {
 	s.change(func() { s.held = topics; s.heldTold++ })
 }
 

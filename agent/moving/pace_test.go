@@ -539,6 +539,7 @@ func TestAJournalSaysWhoseTheTopicWas(t *testing.T) {
 		{"deleted, while it is served", pending, nil, false},
 		{"cannot be read, after it was handed over to us", coming, []byte("{"), false},
 		{"deleted, after it was handed over to us", coming, nil, false},
+		{"goes on after the handover", switched, write("m1", "a", "b", moves.Resumed, nil), false},
 		{"handed over to us, and taken by others", coming, write("m1", "b", "a", moves.Failed, taken), true},
 		{"of others", nil, write("m1", "b", "c", moves.Switched, nil), false},
 	} {

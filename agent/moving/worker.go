@@ -41,8 +41,8 @@ const (
 
 // Topics are those that the broker serves, as the rest of the sidecar sees to them.
 type Topics interface {
-	// SetHeld names those that are being moved, all of them.
-	SetHeld(topics []string)
+	// SetHeld names those that are being moved, all of them, and which of those were handed over.
+	SetHeld(topics, parted []string)
 	// SetElsewhere tells that a topic was not assigned here at that revision: what is known of an older
 	// one does not count.
 	SetElsewhere(topic string, revision int64)
@@ -232,8 +232,9 @@ func (w *Worker) learn(topic string, value []byte, revision int64) {
 		switch me := w.set.Me(); { // before the hold may end: what is known of assignments may be older
 		case err != nil:
 			w.doubt(was, revision)
-		case m.Taken && was != nil && was.Owner() != me: // it was told before, and may have been assigned here since, by others
-		case m.Owner() != me:
+		case m.Owner() == me:
+		case was != nil && was.ID == m.ID && was.Owner() != me: // that was told, and others may have assigned it here since
+		default:
 			w.topics.SetElsewhere(topic, revision)
 		}
 	}
@@ -295,7 +296,7 @@ func (w *Worker) hold() {
 	if !w.known { // and nothing is loaded so long
 		return
 	}
-	var held []string
+	var held, parted []string
 	var waiting []*under
 	free := w.set.AtOnce
 	for topic, u := range w.own {
@@ -304,7 +305,11 @@ func (w *Worker) hold() {
 			waiting = append(waiting, u)
 		} else if u.Held(side) {
 			held = append(held, topic)
-			if side == moves.Source && !u.Phase.HandedOver() {
+			switch {
+			case side == moves.Target:
+			case u.Phase.HandedOver():
+				parted = append(parted, topic)
+			default:
 				free--
 			}
 		}
@@ -319,7 +324,8 @@ func (w *Worker) hold() {
 		u.wake()
 	}
 	slices.Sort(held)
-	w.topics.SetHeld(held)
+	slices.Sort(parted)
+	w.topics.SetHeld(held, parted)
 	w.metrics.progress(w.own)
 }
 

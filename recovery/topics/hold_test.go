@@ -18,7 +18,7 @@ func movingSettings() ReconcilerSettings {
 func TestATopicThatIsBeingMovedIsNeitherLoadedNorTakenForAStray(t *testing.T) {
 	b := newFakeBroker("/n/stray")
 	inWorld(t, movingSettings(), b, func(w *world) {
-		w.SetHeld([]string{"/n/coming", "/n/going"}) // to us, and from us
+		w.SetHeld([]string{"/n/coming", "/n/going"}, nil) // to us, and from us
 		w.SetOrders(attached)
 		w.SetAssigned(1, true, []string{"/n/going", "/n/a"}, nil)
 		w.after(time.Minute)
@@ -44,12 +44,12 @@ func TestATopicThatIsBeingMovedIsNeitherLoadedNorTakenForAStray(t *testing.T) {
 func TestATopicThatWasMovedHereIsGivenTimeToBeAssigned(t *testing.T) {
 	b := newFakeBroker()
 	inWorld(t, movingSettings(), b, func(w *world) {
-		w.SetHeld([]string{"/n/t"})
+		w.SetHeld([]string{"/n/t"}, nil)
 		w.SetOrders(attached)
 		w.SetAssigned(1, true, nil, nil)
 		w.after(time.Hour)
 		b.set(func() { b.serving["/n/t"] = true }) // by the move
-		w.SetHeld(nil)
+		w.SetHeld(nil, nil)
 		w.after(recovery.SettleTime / 2)
 		w.SetAssigned(1, false, []string{"/n/t"}, nil)
 		w.after(time.Minute)
@@ -66,14 +66,18 @@ func TestWhatIsMovedIsNotIdle(t *testing.T) {
 	there := []string{"/n/t"}
 	b := newFakeBroker()
 	inWorld(t, movingSettings(), b, func(w *world) {
-		w.SetHeld(there)
+		w.SetHeld(there, nil)
 		w.SetOrders(attached)
 		w.SetAssigned(1, true, nil, nil)
 		w.after(time.Minute)
 		if idle := w.Idle(there); len(idle) > 0 {
 			t.Error("idle while it is held")
 		}
-		w.SetHeld(nil)
+		w.SetHeld(there, there)
+		if idle := w.Idle(there); len(idle) == 0 {
+			t.Error("not idle after it was handed over")
+		}
+		w.SetHeld(nil, nil)
 		if idle := w.Idle(there); len(idle) > 0 {
 			t.Error("idle before the broker was listed")
 		}
@@ -111,12 +115,12 @@ func TestATopicThatWasMovedAwayIsNotLoadedOnAnOlderAssignment(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := newFakeBroker()
 			inWorld(t, movingSettings(), b, func(w *world) {
-				w.SetHeld(there)
+				w.SetHeld(there, nil)
 				w.SetOrders(attached)
 				w.SetAssigned(7, true, there, nil)
 				w.after(time.Minute)
 				w.SetElsewhere("/n/t", 10)
-				w.SetHeld(nil)
+				w.SetHeld(nil, nil)
 				w.after(time.Minute)
 				if b.loads["/n/t"] > 0 {
 					t.Fatal("loaded at the end of the hold")
@@ -147,7 +151,7 @@ func TestATopicThatIsBeingMovedIsWithdrawnByADrainAndByAFence(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := newFakeBroker("/n/t")
 			inWorld(t, movingSettings(), b, func(w *world) {
-				w.SetHeld([]string{"/n/t"})
+				w.SetHeld([]string{"/n/t"}, nil)
 				w.SetOrders(attached)
 				w.SetAssigned(1, true, []string{"/n/t"}, nil)
 				w.after(time.Second)
@@ -180,7 +184,7 @@ func TestWhatAMoveAsksOfATopic(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			b := newFakeBroker()
 			inWorld(t, row.settings, b, func(w *world) {
-				w.SetHeld(nil)
+				w.SetHeld(nil, nil)
 				w.SetOrders(attached)
 				w.after(time.Second)
 				b.set(func() { b.latency = 10 * time.Second })
@@ -191,7 +195,7 @@ func TestWhatAMoveAsksOfATopic(t *testing.T) {
 				if calm, ours := w.Calm(row.topic); calm == (loading && row.topic == "/n/t") || ours != row.ours {
 					t.Errorf("calm %v, ours %v while it is loaded: %v", calm, ours, loading)
 				}
-				w.SetHeld([]string{"/n/t"})
+				w.SetHeld([]string{"/n/t"}, nil)
 				w.after(time.Minute) // the load ran out
 				if calm, _ := w.Calm(row.topic); !calm || b.loads["/n/t"] > 1 || loading != row.ours && row.topic == "/n/t" {
 					t.Errorf("calm %v after %d loads", calm, b.loads["/n/t"])

@@ -184,6 +184,38 @@ func (o *Ownership) SetWanted(full bool, puts, deletes []string) {
 	o.poke()
 }
 
+// Locked is a Reconciler of topics with locks. One that went with its topic to another broker is not
+// believed any more.
+type Locked struct {
+	*Reconciler
+	Locks *Ownership // nil: there are none
+}
+
+// SetElsewhere tells both.
+func (l Locked) SetElsewhere(topic string, revision int64) {
+	older := l.setElsewhere(topic, revision)
+	if l.Locks != nil {
+		l.Locks.setElsewhere(topic, older)
+	}
+}
+
+// setElsewhere makes a topic's lock unknown; older: and the topic unwanted.
+func (o *Ownership) setElsewhere(topic string, older bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	l, ok := o.table[topic]
+	if !ok {
+		return
+	}
+	o.want(l, l.wanted && !older)
+	o.learn(l, Lock{})
+	if l.claim != recovery.ClaimPending { // before a hold may end
+		l.claim = recovery.ClaimPending
+		o.reconciler.SetClaims([]TopicClaim{{Topic: topic, Claim: recovery.ClaimPending}})
+	}
+	o.poke()
+}
+
 // takenOut is what of a table a change takes out: those deleted, and of a full change all that is not put.
 func takenOut[T any](table map[string]T, full bool, puts, deletes []string) (out []T) {
 	if full {

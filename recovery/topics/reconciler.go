@@ -116,6 +116,7 @@ type Reconciler struct {
 	lists         uint64 // full sets of them so far
 	movesKnown    bool
 	moving        []string // that SetHeld was told of
+	parted        []string // of those
 	lost          lostTopics
 	mass          recovery.MassChange
 	clock         uint64 // counts own changes, so that a listing does not undo later ones
@@ -193,12 +194,12 @@ func (r *Reconciler) lookAnew(now time.Time) {
 
 // SetAssigned takes a change of the assignments. full replaces the whole set by
 // puts; changes that come before the first full set are ignored, since it holds them. They are
-// as of that revision of the store.
-func (r *Reconciler) SetAssigned(revision int64, full bool, puts, deletes []string) {
+// as of that revision of the store; it returns those puts that are not older than what SetElsewhere told.
+func (r *Reconciler) SetAssigned(revision int64, full bool, puts, deletes []string) (assigned []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.settings.Assigns || !full && !r.assignedKnown {
-		return
+		return puts
 	}
 	now := time.Now()
 	first := !r.assignedKnown
@@ -214,33 +215,38 @@ func (r *Reconciler) SetAssigned(revision int64, full bool, puts, deletes []stri
 	for _, name := range puts {
 		if t := r.topic(name, now); !r.isElsewhere(t, revision) {
 			r.assign(t, now, first)
+			assigned = append(assigned, name)
 		}
 	}
 	r.assignedKnown, r.assignedAt = true, revision
 	r.planSpaced(now)
 	r.changed(now)
 	r.poke()
+	return assigned
 }
 
 // SetElsewhere tells that a topic was not assigned here at that revision of the store, whatever was told
 // of an older one, or is yet. What is told of a later one counts, and the second full set from now on,
 // which was read after this: of a store that was restored since all revisions may be older.
-func (r *Reconciler) SetElsewhere(name string, revision int64) {
+func (r *Reconciler) SetElsewhere(name string, revision int64) { r.setElsewhere(name, revision) }
+
+// setElsewhere reports whether what is known of assignments is older.
+func (r *Reconciler) setElsewhere(name string, revision int64) (older bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.settings.Assigns || revision <= r.assignedAt {
-		return
+		return false
 	}
 	now := time.Now()
 	t := r.topic(name, now)
-	if t.elsewhere, t.elsewhereTo = revision, r.lists+2; !t.Assigned {
-		return
+	if t.elsewhere, t.elsewhereTo = revision, r.lists+2; t.Assigned {
+		r.unassign(t, now)
+		r.setWant(t, actNone)
+		r.planSpaced(now)
+		r.changed(now)
+		r.poke()
 	}
-	r.unassign(t, now)
-	r.setWant(t, actNone)
-	r.planSpaced(now)
-	r.changed(now)
-	r.poke()
+	return true
 }
 
 // isElsewhere reports whether what is told of that revision is older than that the topic was elsewhere.

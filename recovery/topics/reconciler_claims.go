@@ -51,13 +51,14 @@ func (r *Reconciler) SetClaims(changes []TopicClaim) {
 	r.poke()
 }
 
-// SetHeld tells which topics are being moved, all of them. Before it returns, no load of one of
+// SetHeld tells which topics are being moved, all of them, and which of those were handed over: no move
+// serves them here. Before it returns, no load of one of
 // them can begin; one in flight runs out: see Calm.
-func (r *Reconciler) SetHeld(topics []string) {
+func (r *Reconciler) SetHeld(topics, parted []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Now()
-	if r.movesKnown && slices.Equal(topics, r.moving) {
+	if r.movesKnown && slices.Equal(topics, r.moving) && slices.Equal(parted, r.parted) {
 		return
 	}
 	hold := func(names []string, held bool) {
@@ -70,14 +71,18 @@ func (r *Reconciler) SetHeld(topics []string) {
 					f.UnassignedAt, f.Quiesced = now, f.Quiesced && held
 				}
 			})
-			if t.unsure = t.unsure || !held; held { // a move may have called until now
+			if held {
 				r.setWant(t, actNone)
 			}
 		}
 	}
 	hold(r.moving, false)
 	hold(topics, true)
-	r.movesKnown, r.moving = true, slices.Clone(topics)
+	for _, name := range r.moving {
+		t := r.table[name]
+		t.unsure = t.unsure || !t.Held // a move may have called until now
+	}
+	r.movesKnown, r.moving, r.parted = true, slices.Clone(topics), slices.Clone(parted)
 	r.lookAnew(now)
 }
 
@@ -102,7 +107,8 @@ func (r *Reconciler) Idle(topics []string) []string {
 	var idle []string
 	for _, name := range topics {
 		t := r.table[name]
-		if t == nil || !t.Held && !t.Serving && !t.unsure && t.phase != phaseFlying {
+		_, parted := slices.BinarySearch(r.parted, name)
+		if t == nil || (!t.Held || parted) && !t.Serving && !t.unsure && t.phase != phaseFlying {
 			idle = append(idle, name)
 		}
 	}

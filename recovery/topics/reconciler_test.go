@@ -271,7 +271,7 @@ func TestWhatAMoveHoldsIsNotCountedAsAStray(t *testing.T) {
 	inWorld(t, testSettings, b, func(w *world) {
 		w.SetAssigned(1, true, []string{"/n/a"}, nil)
 		w.SetOrders(attached)
-		w.SetHeld([]string{"/n/b"})
+		w.SetHeld([]string{"/n/b"}, nil)
 		b.set(func() { delete(b.serving, "/n/b"); b.quiesced["/n/b"] = true }) // it is sealed, or a copy
 		w.Kick()
 		w.after(time.Minute)
@@ -279,7 +279,7 @@ func TestWhatAMoveHoldsIsNotCountedAsAStray(t *testing.T) {
 			t.Errorf("held: progress %+v", p)
 		}
 		b.set(func() { b.latency = time.Second })
-		w.SetHeld(nil) // it is over
+		w.SetHeld(nil, nil) // it is over
 		w.after(100 * time.Millisecond)
 		if p := w.Snapshot(); p.Quarantined != 0 {
 			t.Errorf("held no more, and not listed yet: progress %+v", p)
@@ -438,7 +438,7 @@ func TestCountsAlwaysEqualWhatAPlanCounts(t *testing.T) {
 			topic := all[rng.IntN(len(all))]
 			switch rng.IntN(13) {
 			case 12:
-				w.SetHeld(all[rng.IntN(38):][:rng.IntN(3)])
+				w.SetHeld(all[rng.IntN(38):][:rng.IntN(3)], nil)
 			case 0:
 				o.Mode = []recovery.Mode{recovery.Active, recovery.Active, recovery.Draining, recovery.Drained}[rng.IntN(4)]
 			case 1:
@@ -481,7 +481,7 @@ func TestCountsAlwaysEqualWhatAPlanCounts(t *testing.T) {
 		}
 		// Whatever happened: in the end the broker is as etcd asks.
 		b.set(func() { clear(b.loadErr) })
-		w.SetHeld(nil)
+		w.SetHeld(nil, nil)
 		w.SetAssigned(1, true, all[:25], nil)
 		w.SetOrders(recovery.Orders{Epoch: o.Epoch + 1, Mode: recovery.Active, Attached: true, Instance: "end"})
 		w.after(3 * time.Minute)

@@ -53,7 +53,7 @@ func TestNothingIsTouchedUntilEverythingIsKnownAndAllowed(t *testing.T) {
 					t.Errorf("progress %+v; want the gate closed", p)
 				}
 				b.set(func() { b.listErr = nil })
-				w.SetHeld(nil)
+				w.SetHeld(nil, nil)
 				w.SetOrders(attached)
 				read(w)
 				w.after(time.Minute)
@@ -105,14 +105,14 @@ func TestAMassChangeWaitsForAWord(t *testing.T) {
 		{"what it serves at first is not assigned", true, func(w *world) { w.SetAssigned(1, true, nil, nil) }, "100 of 100 served topics are not assigned here", 0, nil},
 		{"deleted by others", false, func(w *world) { w.SetAssigned(1, false, nil, all[:80]) }, "80 of 100", 0, all[80:]},
 		{"moved away", false, func(w *world) {
-			w.SetHeld(all[:80])
+			w.SetHeld(all[:80], nil)
 			w.SetAssigned(1, false, nil, all[:80])
 			w.b.set(func() {
 				for _, name := range all[:80] {
 					delete(w.b.serving, name)
 				}
 			})
-			w.SetHeld(nil)
+			w.SetHeld(nil, nil)
 		}, "", 0, all[80:]},
 		{"half of them", false, func(w *world) { w.SetAssigned(1, false, nil, all[:50]) }, "", 50, all[50:]},
 		{"three quarters, where nine tenths may go", false, func(w *world) {
@@ -124,7 +124,7 @@ func TestAMassChangeWaitsForAWord(t *testing.T) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			inWorld(t, movingSettings(), newFakeBroker(all...), func(w *world) {
-				w.SetHeld(nil)
+				w.SetHeld(nil, nil)
 				w.SetOrders(attached)
 				if !row.stray {
 					w.SetAssigned(1, true, all, nil)
