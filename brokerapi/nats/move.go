@@ -354,10 +354,8 @@ func (b *Broker) Seal(ctx context.Context, topic, move string, force bool) (move
 		if err == nil && e.Last == last {
 			return e, nil
 		}
-		select {
-		case <-time.After(lookPause):
-		case <-ctx.Done():
-			err = cmp.Or(err, context.Cause(ctx))
+		if err == nil {
+			err = brokerapi.Sleep(ctx, lookPause)
 		}
 	}
 	return moves.Extent{}, fmt.Errorf("seal %s: %w", topic, err)
