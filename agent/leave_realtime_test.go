@@ -116,7 +116,8 @@ func (l *sidecarLife) isAProcess() (end func()) {
 
 func TestTheLastLineSaysWhatStaysAndWhatToDo(t *testing.T) {
 	at := time.Date(2026, 3, 1, 12, 0, 9, 0, time.UTC)
-	const guarded = "start 'holdfast run' again: the guard of /state, process 4711, stops the broker at 12:00:09Z unless a sidecar renews the lease before; to end the guard by hand: kill -KILL 4711"
+	const guarded = "start 'holdfast run' again: the guard of /state, process 4711, stops the broker at 12:00:09Z unless a sidecar renews the lease before; " +
+		"only if no sidecar is to run here again: kill -KILL 4711 ends the guard, and nobody guards what the broker then serves"
 	const given = "holdfast ends: registration given up; with other brokers alive this one comes back drained (--leave-registered avoids that)"
 	watch := watchThatSaw(t)
 	for _, row := range []struct {

@@ -64,7 +64,7 @@ func TestAGuardThatStandsWithoutASidecarIsNamed(t *testing.T) {
 	pid := standingBy(t, dir)
 	socket := filepath.Join(dir, "control.sock")
 	stands := fmt.Sprintf("\nthe guard of %s, process %d, stands by", dir, pid)
-	byHand := fmt.Sprintf("; to end the guard by hand: kill -KILL %d", pid)
+	byHand := fmt.Sprintf("; only if no sidecar is to run here again: kill -KILL %d ends the guard, and nobody guards what the broker then serves", pid)
 
 	c := control.NewClient(socket, dir)
 	_, status := c.Get(t.Context(), "/v1/status", new(control.Status))

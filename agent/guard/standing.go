@@ -50,13 +50,13 @@ func StandingOf(dir string) (Standing, bool) {
 	return s, true
 }
 
-// Hint says how to end the guard without a sidecar.
+// Hint says how the guard is ended without a sidecar, when that is right, and what follows.
 func (s Standing) Hint() string {
-	text := fmt.Sprintf("to end the guard by hand: kill -KILL %d", s.Pid)
+	goesOn := ""
 	if s.Held != 0 {
-		text += fmt.Sprintf(" && kill -CONT %d", s.Held)
+		goesOn = fmt.Sprintf(" && kill -CONT %d", s.Held)
 	}
-	return text
+	return fmt.Sprintf("only if no sidecar is to run here again: kill -KILL %d%s ends the guard, and nobody guards what the broker then serves", s.Pid, goesOn)
 }
 
 // String is what the guard does, and what ends that.

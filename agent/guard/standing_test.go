@@ -24,10 +24,11 @@ func TestAnOperatorSeesWhatAGuardIsAboutToDo(t *testing.T) {
 	}
 	says := func(left Standing, what string) {
 		t.Helper()
-		want := fmt.Sprintf("the guard of %s, process %d, %s; to end the guard by hand: kill -KILL %d", s.dir, guard, what, guard)
+		want := fmt.Sprintf("the guard of %s, process %d, %s; only if no sidecar is to run here again: kill -KILL %d", s.dir, guard, what, guard)
 		if left.Held != 0 {
 			want += fmt.Sprintf(" && kill -CONT %d", left.Held)
 		}
+		want += " ends the guard, and nobody guards what the broker then serves"
 		if got := left.String() + "; " + left.Hint(); got != want {
 			t.Errorf("said\n%s\nwant\n%s", got, want)
 		}

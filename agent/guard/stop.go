@@ -57,7 +57,7 @@ func (w *watcher) stop(o Orders, now lease.Instant) {
 func (w *watcher) seek(o Orders, now lease.Instant) {
 	if !w.stands {
 		w.stands = true
-		w.say("it stands: the moment is over and the sidecar's loop is silent, so it stops the broker of %s as often as somebody starts it, until the sidecar runs again; to end it: kill -KILL %d, and then kill -CONT the broker that it holds", w.dir, w.pid)
+		w.say("it stands: the moment is over and the sidecar's loop is silent, so it stops the broker of %s as often as somebody starts it, until the sidecar runs again; 'holdfast status' with this --state-dir says how it is ended where none is to run again", w.dir)
 	}
 	if w.quarry.Broker.commandOnly() {
 		if now < w.command {
