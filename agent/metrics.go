@@ -214,13 +214,14 @@ var (
 	descDenied     = desc("etcd_denied_total", "Requests that etcd denied for want of a right, by what they were for. Growing: 'holdfast status' names each right, and the command that grants it.", "for")
 	descReloadOK   = desc("config_last_reload_successful", "1 when the settings were read anew without an error, or never since the start. 0: those from before are in force; 'holdfast status' says why.")
 	descReloadAt   = desc("config_last_reload_success_timestamp_seconds", "When the settings in force were read: at the start, or at the last reload that succeeded.")
+	descStarted    = desc("agent_start_timestamp_seconds", "When this sidecar was started. Changing again and again: read why the one before it ended, in its log.")
 	descLoop       = desc("agent_loop_last_run_timestamp_seconds", "When the agent's loop last ran. More than 10 s ago: the sidecar hangs, restart it.")
 )
 
 // Describe implements prometheus.Collector.
 func (g stateGauges) Describe(c chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{descReady, descCause, descMode, descAttachment, descDetached, descPresent, descEpoch, descZombie, descPaused,
-		descStartup, descDrained, descDraining, descMismatch, descConflict, descTogether, descRestart, descUnsaved, descDenied, descReloadOK, descReloadAt, descLoop} {
+		descStartup, descDrained, descDraining, descMismatch, descConflict, descTogether, descRestart, descUnsaved, descDenied, descReloadOK, descReloadAt, descStarted, descLoop} {
 		c <- d
 	}
 }
@@ -277,6 +278,7 @@ func (g stateGauges) Collect(c chan<- prometheus.Metric) {
 		c <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(t.UnixMilli())/1000)
 	}
 	at(descReloadAt, *cmp.Or(config.ReloadedAt, &a.started))
+	at(descStarted, a.started)
 	at(descLoop, *a.ran.Load())
 	c <- prometheus.MustNewConstMetric(descEpoch, prometheus.GaugeValue, float64(v.Grant.Epoch))
 }

@@ -159,7 +159,7 @@ var contracted = map[string][]string{
 	"fence_duration_seconds": {"guard", "ready", "quiesce", "stop"}, "fence_failures_total": {"ready", "quiesce", "stop"},
 	"would_have_total": {"register", "rebind", "set_mode", "load", "quiesce", "stop", "not_ready", "revoke", "steer"},
 	"guard_up":         nil, "guard_starts_total": nil, "guard_fired_total": nil, "guard_last_fired_timestamp_seconds": nil,
-	"agent_loop_last_run_timestamp_seconds": nil, "agent_suspensions_total": nil, "ill_together": nil, "state_unsaved": nil, "etcd_denied_total": cluster.Purposes,
+	"agent_start_timestamp_seconds": nil, "agent_loop_last_run_timestamp_seconds": nil, "agent_suspensions_total": nil, "ill_together": nil, "state_unsaved": nil, "etcd_denied_total": cluster.Purposes,
 	"move_phase_duration_seconds": {"pending", "draining", "sealed", "copied", "switched", "resumed", "verified", "undoing", "returned"},
 	"moves_in_progress":           {"pending", "sealed"}, "moves_total": {"done", "cancelled", "failed"}, "move_bytes_total": nil, "drain_progress_ratio": nil,
 	"config_last_reload_successful": nil, "config_last_reload_success_timestamp_seconds": nil,

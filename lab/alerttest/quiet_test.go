@@ -81,8 +81,8 @@ func healthy() broker {
 		`holdfast_moves_in_progress{phase="draining"}`: always(0), `holdfast_moves_in_progress{phase="sealed"}`: always(0), `holdfast_move_bytes_total`: always(0),
 		`holdfast_move_phase_duration_seconds_count{phase="draining"}`: always(0), `holdfast_move_phase_duration_seconds_count{phase="sealed"}`: always(0),
 		`holdfast_state_unsaved`: always(0), `holdfast_topics_made_anew_total`: always(0), `holdfast_config_last_reload_successful`: always(1),
-		`holdfast_config_last_reload_success_timestamp_seconds`: always(1000),
-		`holdfast_agent_loop_last_run_timestamp_seconds`:        growing(15),
+		`holdfast_config_last_reload_success_timestamp_seconds`: always(1000), `holdfast_agent_start_timestamp_seconds`: always(1000),
+		`holdfast_agent_loop_last_run_timestamp_seconds`: growing(15),
 	}
 }
 
@@ -155,8 +155,8 @@ func TestNothingFiresWhileNothingIsWrong(t *testing.T) {
 			`holdfast_ready`: during(at, d, 1, 0), `holdfast_ready_transitions_total{to="not_ready"}`: from(at, 0, 1), `holdfast_detached`: during(at, d-scrape, 0, 1),
 			`holdfast_lease_remaining_seconds`: during(at, d-scrape, 29, 0), `holdfast_topics{state="missing"}`: during(at, d, 0, 3),
 			`holdfast_broker_up`: during(at+scrape, d-2*scrape, 1, 0), `holdfast_guard_up`: during(at, d-scrape, 1, 0),
-			`holdfast_topic_loads_total{result="ok"}`:               from(at+d, 0, 3),
-			`holdfast_config_last_reload_success_timestamp_seconds`: from(at+time.Minute, 1000, 2000),
+			`holdfast_topic_loads_total{result="ok"}`: from(at+d, 0, 3),
+			`holdfast_agent_start_timestamp_seconds`:  from(at+time.Minute, 1000, 2000),
 		}
 	}
 	// The same with manifests of before: drained by preStop, and activated after some minutes.
@@ -167,7 +167,7 @@ func TestNothingFiresWhileNothingIsWrong(t *testing.T) {
 			`holdfast_broker_mode{mode="active"}`: during(at, d, 1, 0), `holdfast_broker_mode{mode="drained"}`: during(at, d, 0, 1),
 			`holdfast_drained{reason="pod_stop"}`: during(at, d, 0, 1), `holdfast_drain_pending`: during(at, time.Minute, 0, 1),
 			`holdfast_topics{state="missing"}`: during(at, d, 0, 3), `holdfast_broker_up`: during(at+time.Minute, 2*time.Minute, 1, 0), `holdfast_guard_up`: during(at+time.Minute, 2*time.Minute, 1, 0),
-			`holdfast_config_last_reload_success_timestamp_seconds`: from(at+time.Minute, 1000, 2000),
+			`holdfast_agent_start_timestamp_seconds`: from(at+time.Minute, 1000, 2000),
 		}
 	}
 	pods := func(course func(at time.Duration) broker, each, from, away time.Duration) (all []Series) {

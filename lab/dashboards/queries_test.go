@@ -15,6 +15,7 @@ var neverHere = map[string]string{"holdfast_move_phase_duration_seconds": "no to
 // notShown are metrics of a sidecar that no dashboard shows.
 var notShown = map[string]string{
 	"holdfast_lease_deadline_timestamp_seconds":             "lease_remaining_seconds is the same, without the clocks of two machines",
+	"holdfast_agent_start_timestamp_seconds":                "sidecar versions and restarts show as gaps; HoldfastRestarting says when there are many",
 	"holdfast_config_last_reload_success_timestamp_seconds": "whether the last settings are in force is what matters; holdfast status says since when",
 }
 
