@@ -9,9 +9,11 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	"google.golang.org/grpc"
@@ -171,5 +173,36 @@ func TestCheckTriesTheStateDirectoryAndLeavesNothing(t *testing.T) {
 	var exit *control.ExitError
 	if f := StateDir(c); !errors.As(f.Err, &exit) || exit.Code != control.ExitUsage || !strings.HasPrefix(f.Err.Error(), "--state-dir /proc/xx: ") {
 		t.Errorf("impossible: %+v", f)
+	}
+}
+
+// Root reads what the user of the sidecar may not, so a check as that user would fail where the unit
+// does not: it is asked for only where that user may read the same files.
+func TestRootIsToldWhatWasNotTriedAndHowItIs(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root is told")
+	}
+	broker := exec.Command("sleep", "300")
+	broker.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	if err := broker.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _, _ = broker.Process.Kill(), broker.Wait() }()
+	dir := t.TempDir()
+	c := natsDefaults()
+	c.BrokerPIDFile, c.EtcdPasswordFile = filepath.Join(dir, "pid"), filepath.Join(dir, "password")
+	if err := os.WriteFile(c.BrokerPIDFile, fmt.Append(nil, broker.Process.Pid), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for mode, want := range map[os.FileMode]string{
+		0o644: "; the broker's user is nobody: 'runuser -u nobody -- holdfast check …'",
+		0o600: "; the broker's user is nobody: it may not read " + c.EtcdPasswordFile + ", of which a unit has a copy (LoadCredential=): 'holdfast status' when it runs says what that user lacks",
+	} {
+		if err := errors.Join(os.WriteFile(c.EtcdPasswordFile, []byte("secret"), mode), os.Chmod(c.EtcdPasswordFile, mode)); err != nil {
+			t.Fatal(err)
+		}
+		if f, untried := User(c, slog.New(slog.DiscardHandler)); !untried || !strings.HasSuffix(f.Text, want) {
+			t.Errorf("%v: %t %s", mode, untried, f.Text)
+		}
 	}
 }

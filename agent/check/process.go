@@ -1,6 +1,7 @@
 package check
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -61,7 +62,12 @@ func User(c config.Config, log *slog.Logger) (f Finding, untried bool) {
 			if who, err := user.LookupId(name); err == nil {
 				name = who.Username
 			}
-			f.Text += fmt.Sprintf("; the broker's user is %s: 'runuser -u %[1]s -- holdfast check …'", name)
+			next := fmt.Sprintf("'runuser -u %s -- holdfast check …'", name)
+			var its unix.Stat_t
+			if file := cmp.Or(c.EtcdPasswordFile, c.EtcdKey); unix.Stat(file, &its) == nil && its.Uid != of.Uid && its.Mode&0o044 == 0 {
+				next = fmt.Sprintf("it may not read %s, of which a unit has a copy (LoadCredential=): 'holdfast status' when it runs says what that user lacks", file)
+			}
+			f.Text += fmt.Sprintf("; the broker's user is %s: %s", name, next)
 			untried = untried && of.Uid != 0
 		}
 	}
