@@ -87,7 +87,7 @@ func TestWrongUsageIsOneLineAndCodeTwo(t *testing.T) {
 		{"flag after the argument", []string{"explain", "1", "-o", "yaml"}, `--output "yaml": unknown: write one of text, json`},
 		{"event that is no number", []string{"explain", "last"}, `explain: event "last": not an event number: take one from 'holdfast events', such as 12`},
 		{"form of output", []string{"status", "-o", "yaml"}, `--output "yaml": unknown: write one of table, json`},
-		{"topic state", []string{"topics", "--state", "lost"}, `--state "lost": unknown: write one of served, missing, loading, orphan, quarantined, unreadable, held_elsewhere, foreign_owner, ignored`},
+		{"topic state", []string{"topics", "--state", "lost"}, `--state "lost": unknown: write one of served, missing, loading, orphan, quarantined, withdrawn, unreadable, held_elsewhere, foreign_owner, ignored`},
 		{"drain timeout", []string{"drain", "--timeout", "5"}, `--timeout "5": not a duration: write a number with a unit, such as 30s`},
 		{"pause without a length", []string{"pause", "--owner", "ops", "--reason", "disk"},
 			"--for: required: give how long, such as 30m, at least 1s and at most 24h"},

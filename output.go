@@ -142,7 +142,8 @@ func writeStatus(o *output, s control.Status) {
 		line("lease", leaseText(s.Lease))
 	}
 	if s.Lease.FailureStreak > 0 {
-		line("renewals", fmt.Sprintf("failing for %s, %d in a row", seconds(s.Lease.FailingSeconds), s.Lease.FailureStreak)+lastError(s.Lease.LastError))
+		failing := fmt.Sprintf("failing for %s, %d in a row", seconds(s.Lease.FailingSeconds), s.Lease.FailureStreak)
+		line(map[bool]string{true: "attempts", false: "renewals"}[s.Lease.ID == ""], strings.Replace(failing, " for 0s", "", 1)+lastError(s.Lease.LastError))
 	}
 	for _, d := range s.Denied {
 		line("denied", fmt.Sprintf("%s, since %s, last %s ago", d.For, age(s.At, d.Since), age(s.At, d.Last))+lastError(d.Error))
@@ -208,7 +209,7 @@ func registrationText(s control.Status) string {
 		"none":        "kept by the broker's own cluster; here it is only watched and steered",
 		"supposed":    "only supposed: nothing is written (--shadow)",
 		"another":     "held by another sidecar",
-		"unknown":     "unknown: no word from etcd",
+		"unknown":     "unknown: it cannot be read in etcd, and may stand",
 		"unconfirmed": "present, not confirmed to be ours",
 	}[s.Registration.State]
 	switch {
@@ -234,9 +235,10 @@ func topicsText(s control.Status) string {
 		return "not known: the broker has not told them yet"
 	}
 	text := fmt.Sprintf("%d of %d served", t.Served, t.Assigned)
-	for i, n := range []int{t.Loading, t.Missing, t.Elsewhere, t.Orphan, t.Quarantined, t.Unreadable, t.Ignored} {
+	missing := map[bool]string{true: "withdrawn", false: "missing"}[s.Mode == "drained"]
+	for i, n := range []int{t.Loading, t.Missing, t.Elsewhere, t.Orphan, t.Quarantined, t.Unreadable, t.Ignored, t.Misspelt} {
 		if n > 0 {
-			text += fmt.Sprintf(", %d %s", n, []string{"loading", "missing", "held_elsewhere", "orphan", "quarantined", "unreadable", "ignored"}[i])
+			text += fmt.Sprintf(", %d %s", n, []string{"loading", missing, "held_elsewhere", "orphan", "quarantined", "unreadable", "ignored", "with a misspelt field"}[i])
 		}
 	}
 	if s.Shadow {

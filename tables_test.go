@@ -66,6 +66,18 @@ func TestStatusTableIsGolden(t *testing.T) {
 	cut.Registration.State = "unknown"
 	cut.Summary = "n1 is detached and fenced: no renewal was confirmed for 36s (unreachable); its registration may have run out: if it has and other brokers stayed registered, it comes back drained and waits for 'holdfast activate'; check etcd (http://10.0.0.1:2379, http://10.0.0.2:2379) and the way to it."
 
+	denied := attachedStatus()
+	denied.Attachment, denied.Mode, denied.Reason, denied.Epoch, denied.Boot = "detached", "", "", 0, control.BootStatus{Kind: "unknown"}
+	denied.Lease = control.LeaseStatus{FailureStreak: 6, LastError: "read cluster state of broker n1: etcdserver: permission denied to read /cluster/register/: etcdctl role grant-permission ROLE --prefix=true read /cluster/register/"}
+	denied.Registration = control.RegistrationStatus{State: "unknown"}
+	denied.Summary = `n1 is not known to be registered (auth): --etcd-user "n1": etcd refuses it: permission denied to read /cluster/register/: etcdctl role grant-permission ROLE --prefix=true read /cluster/register/: see docs/security.md.`
+	denied.Ready = control.ReadyStatus{Causes: []string{"lease: no registration is held"}}
+
+	drained := attachedStatus()
+	drained.Mode, drained.Reason, drained.Summary = "drained", "swap", "n1 is drained (swap) and keeps clients away; when the cause is understood: holdfast activate."
+	drained.Topics = control.TopicCounts{Assigned: 3, Missing: 3, Misspelt: 1, Listed: true}
+	drained.Ready = control.ReadyStatus{Causes: []string{"mode: drained (swap)"}}
+
 	contested := attachedStatus()
 	contested.Attachment, contested.Mode, contested.Reason, contested.Epoch = "detached", "", "", 0
 	contested.Lease, contested.Boot = control.LeaseStatus{}, control.BootStatus{Kind: "unknown"}
@@ -89,7 +101,7 @@ func TestStatusTableIsGolden(t *testing.T) {
 
 	for name, s := range map[string]control.Status{
 		"attached": attachedStatus(), "degraded": degraded, "detached": detached, "past-fence": passed, "paused": paused, "starting": start,
-		"cut": cut, "contested": contested, "stopped": stopped, "shadow": shadow,
+		"cut": cut, "contested": contested, "denied": denied, "drained": drained, "stopped": stopped, "shadow": shadow,
 	} {
 		var b bytes.Buffer
 		writeStatus(&output{to: &b}, s)

@@ -51,7 +51,7 @@ func writeEnd(c call) {
 var (
 	topicStates = append([]string{"served", "missing", "loading", "orphan", "quarantined"}, rareStates...)
 	// rareStates are counted only where there is one.
-	rareStates = []string{"unreadable", "held_elsewhere", "foreign_owner", "ignored"}
+	rareStates = []string{"withdrawn", "unreadable", "held_elsewhere", "foreign_owner", "ignored"}
 )
 
 func topics(c call) error {
@@ -146,7 +146,7 @@ func leftJournal(c call, gone error) ([]control.Event, error) {
 
 func eventText(e control.Event) string {
 	change := e.To
-	if e.From != "" {
+	if e.From != "" && e.From != e.To {
 		change = e.From + " → " + e.To
 	}
 	return fmt.Sprintf("%s  #%d %s %s", e.At.UTC().Format(clock), e.ID, e.Kind, withReason(change, e.Reason))
@@ -195,7 +195,7 @@ func explainLeft(c call, id int64, gone error) (x control.Explanation, err error
 func writeExplanation(o *output, x control.Explanation) {
 	o.line("%s", eventText(x.Event))
 	what := x.Event.Detail
-	if x.Event.Epoch > 0 {
+	if x.Event.Epoch > 0 && what != "" {
 		what += fmt.Sprintf(" (epoch %d)", x.Event.Epoch)
 	}
 	for _, part := range [][2]string{{"what", what}, {"why", x.Why}, {"avoid", x.Avoid}, {"else", x.Otherwise}, {"next", cmp.Or(x.Next, "Nothing.")}} {

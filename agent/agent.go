@@ -103,7 +103,8 @@ type agent struct {
 	assignedFrom int64      // store revision below which a list of them is too old
 	relists      bool       // somebody follows them
 
-	ignored atomic.Pointer[[]string] // keys that look like assignments and are none, sorted; nil: none was read yet
+	misspelt sync.Map                 // of each topic whose record was read the fields that do nothing; empty: none does
+	ignored  atomic.Pointer[[]string] // keys that look like assignments and are none, sorted; nil: none was read yet
 
 	reloading reloading
 

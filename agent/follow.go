@@ -4,8 +4,10 @@ import (
 	"context"
 	"log/slog"
 	"slices"
+	"strings"
 
 	"holdfast/agent/control"
+	"holdfast/brokerapi"
 	"holdfast/cluster"
 	"holdfast/recovery"
 )
@@ -73,7 +75,7 @@ func (a *agent) needAssignments(id string, revision int64) {
 // followAssignments keeps known which topics are assigned here.
 func (a *agent) followAssignments(ctx context.Context, id string) error {
 	t := cluster.Target{Key: a.main.Keys().Assignments(id), Prefix: true, KeysOnly: true}
-	return a.main.Follow(ctx, t, a.inOrder(ctx, func(u cluster.Update) { a.assignmentsSeen(id, u) }), a.followError(ctx, "assignments"))
+	return a.main.Follow(ctx, t, a.inOrder(ctx, a.assignments(ctx, id)), a.followError(ctx, "assignments"))
 }
 
 // inOrder has updates of assignments that are older than those before them wait for the
@@ -107,10 +109,35 @@ func (a *agent) awaitTakeUp(ctx context.Context) {
 	}
 }
 
-// assignmentsSeen takes up a change below this broker's key.
-func (a *agent) assignmentsSeen(id string, u cluster.Update) {
+// assignments takes up changes below this broker's key, and then looks at the topics' records.
+func (a *agent) assignments(ctx context.Context, id string) func(cluster.Update) {
+	return func(u cluster.Update) { a.noteRecords(ctx, a.assignmentsSeen(id, u)) }
+}
+
+// noteRecords keeps which fields of these topics' records do nothing, and tells of each once. A record
+// that has none is not read again; what cannot be read now is by the next list.
+func (a *agent) noteRecords(ctx context.Context, puts []string) {
+	reader, reads := a.broker.(brokerapi.RecordReader)
+	puts = slices.DeleteFunc(puts, func(topic string) bool { said, known := a.misspelt.Load(topic); return known && said == "" })
+	if !reads || len(puts) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, authProbeTimeout)
+	defer cancel()
+	records, err := a.main.Records(ctx, puts)
+	for _, topic := range puts {
+		if said := strings.Join(reader.Misspelt(records[topic]), "; "); err == nil {
+			if was, known := a.misspelt.Swap(topic, said); said != "" && !(known && was == said) {
+				a.log.Warn("topic record: "+said, "topic", topic)
+			}
+		}
+	}
+}
+
+// assignmentsSeen takes up a change below this broker's key, and returns the topics that it assigns.
+func (a *agent) assignmentsSeen(id string, u cluster.Update) (puts []string) {
 	keys := a.main.Keys()
-	puts, since := make([]string, 0, len(u.Puts)), make([]int64, 0, len(u.Puts))
+	since := make([]int64, 0, len(u.Puts))
 	var strange []string
 	for _, kv := range u.Puts {
 		if _, topic, ok := keys.ParseAssignment(kv.Key); ok {
@@ -123,18 +150,20 @@ func (a *agent) assignmentsSeen(id string, u cluster.Update) {
 	for _, key := range u.Deletes {
 		if _, topic, ok := keys.ParseAssignment(key); ok {
 			deletes = append(deletes, topic)
+			a.misspelt.Delete(topic)
 		}
 	}
 	a.assigning.Lock()
 	defer a.assigning.Unlock()
 	if id != a.ids.assigned.now() || u.Full && u.Revision < a.assignedFrom {
-		return // read before we were registered; the next list is asked for already
+		return nil // read before we were registered; the next list is asked for already
 	}
 	a.setAssigned(u.Revision, u.Full, puts, deletes)
 	a.noteIgnored(u, strange)
 	if a.traits.LocalData {
 		a.reconciler.SetSince(puts, since)
 	}
+	return puts
 }
 
 // noteIgnored keeps the keys that look like assignments and are none, and tells of each once.

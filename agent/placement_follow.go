@@ -20,7 +20,7 @@ import (
 // is not wanted here any more when the placer learns of it.
 func (a *agent) followBrokers(ctx context.Context, id string) error {
 	seen := brokersSeen{id: id, keys: a.main.Keys(), placer: a.placer,
-		assigned: func(u cluster.Update) { a.assignmentsSeen(id, u) }}
+		assigned: a.assignments(ctx, id)}
 	return a.main.Follow(ctx, cluster.Target{Key: seen.keys.Brokers(), Prefix: true, InParts: true},
 		a.inOrder(ctx, seen.take), a.followError(ctx, "all brokers"))
 }

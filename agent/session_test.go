@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -260,8 +261,24 @@ func TestTheStatusOfABrokerThatMustRegisterItselfNamesNoEtcd(t *testing.T) {
 		l.set(func() { l.lost, l.storeErr, l.heard = true, true, registration.ErrNothingToAdopt })
 		l.becomes(recovery.Detached, time.Minute)
 		l.until(l.age() + time.Second)
-		if s := l.status().Summary; !strings.Contains(s, "is not registered: "+registration.ErrNothingToAdopt.Error()+".") {
-			t.Errorf("the status says %q", s)
+		st := l.status()
+		if s := st.Summary; !strings.Contains(s, "is not registered: "+registration.ErrNothingToAdopt.Error()+".") || st.Registration.State == "unknown" {
+			t.Errorf("the status says %q, and the registration is %s", s, st.Registration.State)
+		}
+	})
+}
+
+// What etcd denies says nothing of a registration that a sidecar of before has left there.
+func TestARegistrationThatMayNotBeReadIsUnknown(t *testing.T) {
+	inLife(t, nil, func(l *sidecarLife) {
+		denied := fmt.Errorf("read cluster state of broker n1: %w to read /cluster/register/: etcdctl role grant-permission ROLE --prefix=true read /cluster/register/", rpctypes.ErrPermissionDenied)
+		l.set(func() { l.lost, l.storeErr, l.heard = true, true, denied })
+		l.becomes(recovery.Detached, time.Minute)
+		l.until(l.age() + time.Second)
+		st := l.status()
+		const want = `n1 is not known to be registered (auth): --etcd-endpoints "http://127.0.0.1:2379": etcd refuses the user of --etcd-cert`
+		if !strings.HasPrefix(st.Summary, want) || st.Registration.State != "unknown" || st.Lease.FailingSeconds != 0 {
+			t.Errorf("%s, failing for %gs: %s", st.Registration.State, st.Lease.FailingSeconds, st.Summary)
 		}
 	})
 }

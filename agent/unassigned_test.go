@@ -2,11 +2,16 @@ package agent
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"holdfast/brokerapi"
 	"holdfast/cluster"
+	etcd "holdfast/cluster/memory"
 )
 
 // assignedIs tells what a list of the keys below the broker's has.
@@ -80,4 +85,71 @@ func TestWhatIsQuarantinedSaysWhyAndWhatToDoAndIsToldOnce(t *testing.T) {
 			t.Errorf("told %d times of one quarantine, over a restart of the broker: %s", n, l.why("topics"))
 		}
 	})
+}
+
+// reads is a broker that knows the fields of records.
+type reads struct{ brokerapi.Broker }
+
+func (reads) Misspelt(record []byte) []string {
+	if strings.Contains(string(record), "max_age\"") {
+		return []string{`"max_age" does nothing: did you mean max_age_seconds?`}
+	}
+	return nil
+}
+
+// It is shown where the topic stands, until the record is mended or the topic goes elsewhere. A record that was
+// right is not read again.
+func TestAFieldOfARecordThatDoesNothingIsShown(t *testing.T) {
+	a, store := built(t), etcd.New(etcd.Config{})
+	a.broker, a.main = reads{stillBroker{}}, cluster.Over(cluster.Config{}, store.Conn(nil), nil)
+	defer a.main.Close()
+	put := func(topic, record string) {
+		t.Helper()
+		if _, err := store.Put(t.Context(), &etcdserverpb.PutRequest{Key: []byte("/topics" + topic), Value: []byte(record)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const bad, good = `{"max_age":86400}`, `{"max_age_seconds":86400}`
+	a.ids.assigned.follow("n1")
+	look := func(full bool, deleted string, topics ...string) {
+		u := cluster.Update{Full: full, Revision: 100}
+		for _, topic := range topics {
+			u.Puts = append(u.Puts, cluster.KV{Key: "/cluster/brokers/n1" + topic})
+		}
+		if deleted != "" {
+			u.Deletes = []string{"/cluster/brokers/n1" + deleted}
+		}
+		a.assignments(t.Context(), "n1")(u)
+	}
+	shown := func(want ...string) {
+		t.Helper()
+		var said []string
+		for _, topic := range a.topics() {
+			if strings.Contains(topic.Error, "does nothing") {
+				_, its, _ := strings.Cut(topic.Error, "; ") // why it is not served comes first
+				said = append(said, topic.Topic+": "+its)
+			}
+		}
+		for i, topic := range want {
+			want[i] = topic + ": its record, /topics" + topic + `: "max_age" does nothing: did you mean max_age_seconds?`
+		}
+		if n := a.status().Topics.Misspelt; n != len(want) || !slices.Equal(said, want) {
+			t.Errorf("%d: %q, want %q", n, said, want)
+		}
+	}
+	put("/n/a", bad)
+	put("/n/b", good)
+	look(true, "", "/n/a", "/n/b", "/n/none")
+	shown("/n/a")
+	put("/n/b", bad) // it is served as the one before asked
+	look(true, "", "/n/a", "/n/b", "/n/none")
+	shown("/n/a")
+	put("/n/c", bad)
+	look(false, "", "/n/c")
+	shown("/n/a", "/n/c")
+	put("/n/a", good)
+	look(true, "", "/n/a", "/n/b", "/n/c")
+	shown("/n/c")
+	look(false, "/n/c")
+	shown()
 }

@@ -47,6 +47,11 @@ func (a *agent) status() control.Status {
 		State:   control.StateStatus{Saved: a.unsavedWhy() == "", Error: a.unsavedWhy()},
 		Version: a.version, Since: a.started.UTC(), At: time.Now().UTC(),
 	}
+	for _, said := range a.misspelt.Range {
+		if said != "" {
+			st.Topics.Misspelt++
+		}
+	}
 	if t := &st.Topics; a.brokerGone() { // whatever it said last
 		t.Missing, t.Served, t.Orphan = t.Missing+t.Served, 0, 0
 	}
@@ -105,7 +110,8 @@ func (a *agent) summary(s *snapshot, v lease.View, p topics.Progress, c recovery
 	if c.Vacant {
 		records = a.main.Keys().TopicRecords()
 	}
-	return strings.NewReplacer("{name}", named(s), "{text}", of.Text, "{cause}", of.Cause, "{error}", c.Error, "{held}", c.Ill,
+	registered := map[bool]string{true: "not known to be registered", false: "not registered"}[a.registrationState(s, v) == "unknown"]
+	return strings.NewReplacer("{name}", named(s), "{registered}", registered, "{text}", of.Text, "{cause}", of.Cause, "{error}", c.Error, "{held}", c.Ill,
 		"{why}", a.unregisteredWhy(s, v), "{reason}", string(s.Mode.Reason), "{undrained}", c.Undrained,
 		"{after}", a.afterwards(s, v, "it"), "{after etcd}", a.afterwards(s, v, "etcd"), "{unless}", unlessChild(a.cfg),
 		"{fenced}", fenced, "{failing}", v.FailingFor(a.clock()).Round(time.Second).String(), "{class}", v.LastClass, "{advice}", advice(s.failure, a.cfg.EtcdEndpoints),
@@ -185,7 +191,7 @@ func (a *agent) registrationState(s *snapshot, v lease.View) string {
 		return unleased
 	case s.Conflict != "":
 		return "another"
-	case known && v.Validity.ExpiredAt(now) && v.FailureStreak > 0, !known && v.LastError != "" && v.LastClass != "":
+	case known && v.Validity.ExpiredAt(now) && v.FailureStreak > 0, !known && v.LastError != "" && v.LastClass != "" && !strings.HasSuffix(v.LastError, registration.ErrNothingToAdopt.Error()):
 		return "unknown"
 	case !a.metrics.present.Load():
 		return "absent"
@@ -226,7 +232,7 @@ func (a *agent) afterwards(s *snapshot, v lease.View, awaited string) string {
 // topics lists every topic that is wanted or held here.
 func (a *agent) topics() []control.TopicStatus {
 	list := []control.TopicStatus{}
-	held, gone := sync.OnceValue(a.heldBackBy), a.brokerGone()
+	held, gone, drained := sync.OnceValue(a.heldBackBy), a.brokerGone(), a.view.Load().Mode.Mode == recovery.Drained
 	for _, t := range a.reconciler.Topics() {
 		switch {
 		case gone && t.State == topics.TopicServed:
@@ -236,6 +242,12 @@ func (a *agent) topics() []control.TopicStatus {
 		}
 		if t.Error == "" && t.State == topics.TopicMissing {
 			t.Error = held()
+		}
+		if t.State == topics.TopicMissing && drained {
+			t.State = "withdrawn"
+		}
+		if said, _ := a.misspelt.Load(t.Topic); said != nil && said != "" {
+			t.Error = strings.TrimPrefix(fmt.Sprintf("%s; its record, %s: %s", t.Error, a.main.Keys().TopicRecord(t.Topic), said), "; ")
 		}
 		if t.Error == "" && t.State == topics.TopicQuarantined && a.placer == nil {
 			t.Error = "no assignment; if no other broker has it: etcdctl put " + a.main.Keys().Assignment(a.ids.assigned.now(), t.Topic) + " null; " +

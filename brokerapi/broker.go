@@ -133,6 +133,12 @@ type Releaser interface {
 	Release(ctx context.Context, instance string) error
 }
 
+// RecordReader knows the fields of a topic's record.
+type RecordReader interface {
+	// Misspelt says of each field that does nothing, and is nearly one that does, which that is.
+	Misspelt(record []byte) []string
+}
+
 // Mode is what a broker can be told to be.
 type Mode string
 

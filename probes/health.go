@@ -262,7 +262,11 @@ func (l *healthLoop) publish(v HealthView, message string) {
 	v.Verdict, v.LastError = l.judge.verdict, message
 	l.view.Store(&v)
 	if v.Verdict != before.Verdict || message != before.LastError {
-		l.log.Info("broker health changed", "from", before.Verdict.String(), "to", v.Verdict.String(), "error", message)
+		log := l.log
+		if v.Verdict != before.Verdict {
+			log = log.With("from", before.Verdict.String())
+		}
+		log.Info("broker health", "to", v.Verdict.String(), "error", message)
 		Signal(l.changes)
 	}
 }

@@ -174,6 +174,7 @@ type TopicCounts struct {
 	Elsewhere   int `json:"held_elsewhere,omitempty"` // of the missing: another broker holds the lock
 	Unreadable  int `json:"unreadable,omitempty"`     // what else the broker lists: no topic here is called so
 	Ignored     int `json:"ignored,omitempty"`        // keys in etcd that look like an assignment and are none
+	Misspelt    int `json:"misspelt,omitempty"`       // of the assigned: a field of the record does nothing, and is nearly one that does
 	// Listed: the broker has told its topics at some time; served means nothing before.
 	Listed bool `json:"listed"`
 }
@@ -202,7 +203,7 @@ type ReadyStatus struct {
 // TopicStatus is one line of `holdfast topics`.
 type TopicStatus struct {
 	Topic string `json:"topic"`
-	State string `json:"state"` // served, missing, loading, orphan, quarantined, held_elsewhere, foreign_owner, unreadable, ignored
+	State string `json:"state"` // served, missing, loading, orphan, quarantined, withdrawn (missing, since it is drained), held_elsewhere, foreign_owner, unreadable, ignored
 	Error string `json:"error,omitempty"`
 	// Supposed: it would be in this state; the broker was not touched (--shadow).
 	Supposed bool `json:"supposed,omitempty"`

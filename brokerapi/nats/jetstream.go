@@ -13,8 +13,11 @@ import (
 	"holdfast/brokerapi"
 )
 
-// errSubjectsOverlap has JetStream's own code for that, as published in its errors.json.
+// errSubjectsOverlap has JetStream's own code for that, as published in its errors.json, as has
+// noReplicas: a server that is alone keeps none.
 var errSubjectsOverlap = &client.APIError{ErrorCode: 10065}
+
+const noReplicas client.ErrorCode = 10074
 
 const startJetStream = "start nats-server with -js (or set jetstream in its configuration)"
 

@@ -291,9 +291,9 @@ func (b *Broker) Accept(ctx context.Context, topic string, record []byte, like m
 		return err
 	}
 	source.Close()
-	wanted, err := configOf(strings.TrimSuffix(b.cfg.KeyPrefix, "/"), topic, record)
+	wanted, err := configOf(b.recordKey(topic), topic, record)
 	if err != nil {
-		return err
+		return refuse("%v", err)
 	}
 	for _, subject := range wanted.Subjects {
 		topics, others, err := b.list(ctx, subject)

@@ -31,7 +31,7 @@ func TestRecordsBecomeStreams(t *testing.T) {
 		})},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got, err := configOf("", "/default/orders", []byte(c.record))
+			got, err := configOf("/topics/default/orders", "/default/orders", []byte(c.record))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -43,16 +43,34 @@ func TestRecordsBecomeStreams(t *testing.T) {
 }
 
 func TestBadRecordsNameKeyValueAndRemedy(t *testing.T) {
-	const key = "topic record /topics/default/orders: "
+	const (
+		key      = "topic record /topics/default/orders: "
+		subjects = `want a list of NATS subjects (no spaces, no empty parts, ">" at the end only), such as ["orders.>"]`
+		seconds  = "want a whole number of seconds, such as 86400 for a day, at most 9223372036; 0: no limit"
+	)
 	for _, c := range []struct{ name, topic, record, want string }{
 		{"not JSON", "/default/orders", "subjects: a", key + `cannot be read: invalid character 's' looking for beginning of value: write null, or JSON like {"subjects":["orders.>"]}`},
 		{"cut short", "/default/orders", `{"subjects":`, key + `cannot be read: unexpected end of JSON input: write null, or JSON like {"subjects":["orders.>"]}`},
-		{"a list", "/default/orders", `["a"]`, key + `cannot be read: json: cannot unmarshal array into Go value of type nats.record: write null, or JSON like {"subjects":["orders.>"]}`},
-		{"a string for a number", "/default/orders", `{"max_age_seconds":"1h"}`, key + `"max_age_seconds": want a whole number, got a JSON string`},
-		{"a fraction", "/default/orders", `{"replicas":1.5}`, key + `"replicas": want a whole number, got a JSON number 1.5`},
-		{"one subject for many", "/default/orders", `{"subjects":"a"}`, key + `"subjects": want a list of strings, got a JSON string`},
-		{"a number among subjects", "/default/orders", `{"subjects":["a",1]}`, key + `"subjects": want a string, got a JSON number`},
-		{"age too large", "/default/orders", `{"max_age_seconds":9223372037}`, key + `max_age_seconds 9223372037: want 0 to 9223372036`},
+		{"a list", "/default/orders", `["a"]`, key + `cannot be read: json: cannot unmarshal array into Go value of type map[string]json.RawMessage: write null, or JSON like {"subjects":["orders.>"]}`},
+		{"a word for seconds", "/default/orders", `{"max_age_seconds":"1d"}`, key + `"max_age_seconds" is "1d": ` + seconds},
+		{"a word for bytes", "/default/orders", `{"Max_Bytes":"10GB"}`, key + `"Max_Bytes" is "10GB": want a whole number of bytes, such as 1073741824 for 1 GiB; 0: no limit`},
+		{"a word for a number", "/default/orders", `{"max_msgs":"many"}`, key + `"max_msgs" is "many": want a whole number of messages; 0: no limit`},
+		{"a fraction", "/default/orders", `{"replicas":1.5}`, key + `"replicas" is 1.5: want a whole number from 1 (the default) to 5`},
+		{"more replicas than there can be", "/default/orders", `{"replicas":6}`, key + `"replicas" is 6: want a whole number from 1 (the default) to 5`},
+		{"fewer replicas than none", "/default/orders", `{"replicas":-1}`, key + `"replicas" is -1: want a whole number from 1 (the default) to 5`},
+		{"another storage", "/default/orders", `{"storage":"ssd"}`, key + `"storage" is "ssd": want "file" (the default) or "memory"`},
+		{"storage in capitals", "/default/orders", `{"storage":"FILE"}`, key + `"storage" is "FILE": want "file" (the default) or "memory"`},
+		{"storage that is no word", "/default/orders", `{"storage":1}`, key + `"storage" is 1: want "file" (the default) or "memory"`},
+		{"one subject for many", "/default/orders", `{"subjects":"a"}`, key + `"subjects" is "a": ` + subjects},
+		{"a number among subjects", "/default/orders", `{"subjects":["a",1]}`, key + `"subjects" is ["a",1]: ` + subjects},
+		{"an empty part of a subject", "/default/orders", `{"subjects":["a..b"]}`, key + `"subjects" is ["a..b"]: ` + subjects},
+		{"a space in a subject", "/default/orders", `{"subjects":["a b"]}`, key + `"subjects" is ["a b"]: ` + subjects},
+		{"more after the end of a subject", "/default/orders", `{"subjects":["a.>.b"]}`, key + `"subjects" is ["a.>.b"]: ` + subjects},
+		{"no subject", "/default/orders", `{"subjects":[""]}`, key + `"subjects" is [""]: ` + subjects},
+		{"fewer bytes than none", "/default/orders", `{"max_bytes":-2}`, key + `"max_bytes" is -2: want a whole number of bytes, such as 1073741824 for 1 GiB; 0: no limit`},
+		{"fewer messages than none", "/default/orders", `{"max_msgs":-2}`, key + `"max_msgs" is -2: want a whole number of messages; 0: no limit`},
+		{"age below zero", "/default/orders", `{"max_age_seconds":-1}`, key + `"max_age_seconds" is -1: ` + seconds},
+		{"age too large", "/default/orders", `{"max_age_seconds":9223372037}`, key + `"max_age_seconds" is 9223372037: ` + seconds},
 		{"everything", "/default/orders", `{"subjects":[">"]}`, key + `subject ">": takes _HOLDFAST.quiesced.>, where Holdfast keeps quiesced streams`},
 		{"the parked subjects", "/default/orders", `{"subjects":["*.quiesced.x"]}`, key + `subject "*.quiesced.x": takes _HOLDFAST.quiesced.>, where Holdfast keeps quiesced streams`},
 		{"default with a space", "/default/my orders", "", `topic "/default/my orders": cannot be the NATS subject "default.my orders": name its subjects in the topic's record, /topics/default/my orders = {"subjects":["…"]}`},
@@ -62,7 +80,7 @@ func TestBadRecordsNameKeyValueAndRemedy(t *testing.T) {
 		{"not a topic", "orders", "", `topic "orders": want the form /namespace/topic`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			_, err := configOf("", c.topic, []byte(c.record))
+			_, err := configOf("/topics"+c.topic, c.topic, []byte(c.record))
 			if err == nil || err.Error() != c.want {
 				t.Errorf("got  %v\nwant %s", err, c.want)
 			}
@@ -82,7 +100,7 @@ func TestAFieldThatIsNearlyOneIsNamed(t *testing.T) {
 		{"a slip", `{"max_byte":1,"max_messages":2,"storge":"memory"}`, `"max_byte" does nothing: did you mean max_bytes?; "max_messages" does nothing: did you mean max_msgs?; "storge" does nothing: did you mean storage?`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if got := strings.Join(misspelt([]byte(c.record)), "; "); got != c.want {
+			if got := strings.Join(new(Broker).Misspelt([]byte(c.record)), "; "); got != c.want {
 				t.Errorf("got  %s\nwant %s", got, c.want)
 			}
 		})
@@ -115,7 +133,7 @@ func TestSubjectsMeetWhenOneMessageCanMatchBoth(t *testing.T) {
 func FuzzRecordsNeverPanic(f *testing.F) {
 	f.Add("/default/orders", []byte(`{"subjects":["a"],"replicas":2}`))
 	f.Fuzz(func(t *testing.T, topic string, raw []byte) {
-		cfg, err := configOf("", topic, raw)
+		cfg, err := configOf("/topics"+topic, topic, raw)
 		if err == nil && (cfg.Name == "" || len(cfg.Subjects) == 0) {
 			t.Fatalf("accepted without a name or a subject: %+v", cfg)
 		}
@@ -123,8 +141,7 @@ func FuzzRecordsNeverPanic(f *testing.F) {
 }
 
 func TestTheRecordsKeyIsNamedWithItsPrefix(t *testing.T) {
-	_, err := configOf("/rv", "/shop/k", []byte("{"))
-	if err == nil || !strings.HasPrefix(err.Error(), "topic record /rv/topics/shop/k: ") {
-		t.Errorf("%v", err)
+	if key := (&Broker{cfg: Config{KeyPrefix: "/rv/"}}).recordKey("/shop/k"); key != "/rv/topics/shop/k" {
+		t.Error(key)
 	}
 }

@@ -102,6 +102,29 @@ func TestLoadTakesAsFewRequestsAsCanBe(t *testing.T) {
 	}
 }
 
+// What the record asks for stands beside JetStream's own words. Nobody waits at a start for what only
+// another record, or another server, makes possible.
+func TestWhatJetStreamRefusesNamesTheRecord(t *testing.T) {
+	for _, c := range []struct {
+		code    int
+		record  string
+		want    string
+		forGood bool
+	}{
+		{10052, `{"subjects":["a","a"]}`, `load /default/a: JetStream refused: no (err_code 10052): its record, /topics/default/a, is {"subjects":["a","a"]}`, true},
+		{10074, `{"replicas":3}`, `load /default/a: JetStream refused: no (err_code 10074): its record, /topics/default/a, is {"replicas":3}`, true},
+		{10047, `{"max_bytes":9}`, `load /default/a: JetStream refused: no (err_code 10047): its record, /topics/default/a, is {"max_bytes":9}`, false},
+		{10047, ``, `load /default/a: JetStream refused: no (err_code 10047)`, false},
+	} {
+		b, _ := served(t, func(string, []byte) string {
+			return fmt.Sprintf(`{"error":{"code":400,"err_code":%d,"description":"no"}}`, c.code)
+		})
+		if err := b.Serve(bound(t), "/default/a", []byte(c.record)); err == nil || err.Error() != c.want || errors.Is(err, brokerapi.ErrRefused) != c.forGood {
+			t.Errorf("%d: %v, for good: %v", c.code, err, errors.Is(err, brokerapi.ErrRefused))
+		}
+	}
+}
+
 func TestAnswersThatCannotBeReadAreErrors(t *testing.T) {
 	for _, c := range []struct{ name, answer, want string }{
 		{"garbage", `<html>`, `JetStream answered "<html>": invalid character`},

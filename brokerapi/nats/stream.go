@@ -4,11 +4,10 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"net/url"
-	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -69,25 +68,28 @@ func decode(s string) string {
 	return decoded
 }
 
-// record is the part of a topic's record that this driver reads. Other systems
-// keep their own fields there, so unknown ones are borne.
-type record struct {
-	Subjects      []string `json:"subjects"`
-	Storage       string   `json:"storage"`  // "file" (default) or "memory"
-	Replicas      int      `json:"replicas"` // 1 (default) to 5
-	MaxBytes      int64    `json:"max_bytes"`
-	MaxMsgs       int64    `json:"max_msgs"`
-	MaxAgeSeconds int64    `json:"max_age_seconds"`
+// recordFields are the fields of a topic's record that this driver reads, with the bounds of those that
+// are numbers: -1 is NATS' own word for no limit. Other systems keep their own fields there, so unknown ones are borne.
+var recordFields = []struct {
+	name, want  string
+	least, most int64
+}{
+	{"subjects", `a list of NATS subjects (no spaces, no empty parts, ">" at the end only), such as ["orders.>"]`, 0, 0},
+	{"storage", `"file" (the default) or "memory"`, 0, 0},
+	{"replicas", "a whole number from 1 (the default) to 5", 0, 5},
+	{"max_bytes", "a whole number of bytes, such as 1073741824 for 1 GiB; 0: no limit", -1, math.MaxInt64},
+	{"max_msgs", "a whole number of messages; 0: no limit", -1, math.MaxInt64},
+	{"max_age_seconds", "a whole number of seconds, such as 86400 for a day, at most 9223372036; 0: no limit", 0, math.MaxInt64 / int64(time.Second)},
 }
 
-// misspelt says of each field of a record that is none here, and is nearly one, which that is.
-func misspelt(raw []byte) (said []string) {
+// Misspelt implements brokerapi.RecordReader.
+func (*Broker) Misspelt(raw []byte) (said []string) {
 	var known []string
-	for i := range reflect.TypeFor[record]().NumField() {
-		known = append(known, reflect.TypeFor[record]().Field(i).Tag.Get("json"))
+	for _, f := range recordFields {
+		known = append(known, f.name)
 	}
 	var fields map[string]json.RawMessage
-	_ = json.Unmarshal(raw, &fields) // what cannot be read has been refused
+	_ = json.Unmarshal(raw, &fields) // what cannot be read is refused
 	for _, name := range slices.Sorted(maps.Keys(fields)) {
 		if near := brokerapi.Nearest(strings.ToLower(name), known); near != "" && !strings.EqualFold(near, name) {
 			said = append(said, fmt.Sprintf("%q does nothing: did you mean %s?", name, near))
@@ -111,44 +113,60 @@ type streamConfig struct {
 }
 
 // configOf is the stream that a topic and its record ask for. Errors name the
-// record's key, with the prefix that all keys have, and what to write there.
-func configOf(prefix, topic string, raw []byte) (cfg streamConfig, err error) {
+// record's key and what to write there.
+func configOf(key, topic string, raw []byte) (cfg streamConfig, err error) {
 	name, err := streamName(topic)
 	if err != nil {
 		return cfg, err
 	}
-	key := prefix + "/topics" + topic
-	var rec record
+	var fields map[string]json.RawMessage
 	if raw = bytes.TrimSpace(raw); len(raw) > 0 {
-		err := json.Unmarshal(raw, &rec)
-		if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && wrong.Field != "" {
-			want := map[reflect.Kind]string{reflect.String: "string", reflect.Slice: "list of strings"}[wrong.Type.Kind()]
-			return cfg, fmt.Errorf("topic record %s: %q: want a %s, got a JSON %s", key, wrong.Field, cmp.Or(want, "whole number"), wrong.Value)
-		}
-		if err != nil {
+		if err := json.Unmarshal(raw, &fields); err != nil {
 			return cfg, fmt.Errorf(`topic record %s: cannot be read: %w: write null, or JSON like {"subjects":["orders.>"]}`, key, err)
 		}
 	}
-	// What else cannot be the server refuses. An age that overflows it would take.
-	const maxSeconds = int64(1<<63-1) / int64(time.Second)
-	if rec.MaxAgeSeconds < 0 || rec.MaxAgeSeconds > maxSeconds {
-		return cfg, fmt.Errorf("topic record %s: max_age_seconds %d: want 0 to %d", key, rec.MaxAgeSeconds, maxSeconds)
+	var subjects []string
+	var storage string
+	numbers := map[string]int64{}
+	for _, f := range recordFields {
+		for name, value := range fields {
+			fits, n := true, int64(0)
+			switch {
+			case !strings.EqualFold(name, f.name):
+			case f.name == "subjects":
+				fits = json.Unmarshal(value, &subjects) == nil && !slices.ContainsFunc(subjects, impossible)
+			case f.name == "storage":
+				fits = json.Unmarshal(value, &storage) == nil && slices.Contains([]string{"", "file", "memory"}, storage)
+			default:
+				fits = json.Unmarshal(value, &n) == nil && n >= f.least && n <= f.most
+				numbers[f.name] = n
+			}
+			if !fits {
+				return cfg, fmt.Errorf("topic record %s: %q is %.200s: want %s", key, name, value, f.want)
+			}
+		}
 	}
 	// None may take what would make a serving stream look quiesced.
-	for _, s := range rec.Subjects {
+	for _, s := range subjects {
 		if meets(strings.Split(s, "."), strings.Split(parkedFilter, ".")) {
 			return cfg, fmt.Errorf("topic record %s: subject %q: takes %s, where Holdfast keeps quiesced streams", key, s, parkedFilter)
 		}
 	}
-	if len(rec.Subjects) == 0 { // the topic with dots
+	if len(subjects) == 0 { // the topic with dots
 		subject := strings.ReplaceAll(topic[1:], "/", ".")
-		if strings.ContainsAny(subject, "*> ") || strings.Contains(subject, "..") || strings.HasSuffix(subject, ".") || !utf8.ValidString(subject) {
+		if strings.ContainsAny(subject, "*>") || impossible(subject) || !utf8.ValidString(subject) {
 			return cfg, fmt.Errorf(`topic %q: cannot be the NATS subject %q: name its subjects in the topic's record, %s = {"subjects":["…"]}`, topic, subject, key)
 		}
-		rec.Subjects = []string{subject}
+		subjects = []string{subject}
 	}
-	return streamConfig{Name: name, Subjects: rec.Subjects, Retention: "limits", Storage: cmp.Or(rec.Storage, "file"), Discard: "old", Replicas: max(rec.Replicas, 1),
-		MaxBytes: rec.MaxBytes, MaxMsgs: rec.MaxMsgs, MaxAge: time.Duration(rec.MaxAgeSeconds) * time.Second}, nil
+	return streamConfig{Name: name, Subjects: subjects, Retention: "limits", Storage: cmp.Or(storage, "file"), Discard: "old", Replicas: max(int(numbers["replicas"]), 1),
+		MaxBytes: numbers["max_bytes"], MaxMsgs: numbers["max_msgs"], MaxAge: time.Duration(numbers["max_age_seconds"]) * time.Second}, nil
+}
+
+// impossible reports whether no server takes such a subject.
+func impossible(subject string) bool {
+	tokens := strings.Split(subject, ".")
+	return strings.ContainsAny(subject, " \t\r\n\f") || slices.Contains(tokens, "") || slices.Contains(tokens[:len(tokens)-1], ">")
 }
 
 // meets is true if some subject matches both patterns.

@@ -89,13 +89,12 @@ again:
 // exist, or exists with this very configuration. Of a stream that exists
 // differently only the subjects are set.
 func (b *Broker) Serve(ctx context.Context, topic string, record []byte) error {
-	cfg, err := configOf(strings.TrimSuffix(b.cfg.KeyPrefix, "/"), topic, record)
+	key := b.recordKey(topic)
+	cfg, err := configOf(key, topic, record)
 	if err != nil {
 		return refuse("%v", err)
 	}
-	for _, said := range misspelt(record) {
-		b.log.Warn("topic record: "+said, "topic", topic)
-	}
+	var no *client.APIError
 	err = b.api(ctx, "STREAM.CREATE."+cfg.Name, cfg, nil)
 	if errors.Is(err, client.ErrStreamNameAlreadyInUse) {
 		err = b.resubject(ctx, topic, func(now standing) (subjects []string, err error) {
@@ -115,10 +114,21 @@ func (b *Broker) Serve(ctx context.Context, topic string, record []byte) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, errSubjectsOverlap):
-		return fmt.Errorf(`load %s: %w: change the other stream, or give this topic other subjects than %q in its record, /topics%s = {"subjects":["…"]}`, topic, err, cfg.Subjects, topic)
+		return fmt.Errorf(`load %s: %w: change the other stream, or give this topic other subjects than %q in its record, %s = {"subjects":["…"]}`, topic, err, cfg.Subjects, key)
+	case len(record) > 0 && errors.As(err, &no):
+		err = fmt.Errorf("load %s: %w: its record, %s, is %.200s", topic, err, key, record)
+		if no.ErrorCode == client.JSStreamInvalidConfig || no.ErrorCode == noReplicas { // until somebody mends it
+			err = refuse("%v", err)
+		}
+		return err
 	default:
 		return fmt.Errorf("load %s: %w", topic, err)
 	}
+}
+
+// recordKey is where the record of a topic stands in etcd.
+func (b *Broker) recordKey(topic string) string {
+	return strings.TrimSuffix(b.cfg.KeyPrefix, "/") + "/topics" + topic
 }
 
 // Withdraw implements brokerapi.Broker: the stream and its data stay, parked. A topic that is not

@@ -28,6 +28,12 @@ var sharedSidecar = sync.OnceValues(func() (*harness.Sidecar, error) {
 		{"/topics/shop/carts", `{subjects: ["carts.>"]}`},
 		{"/cluster/brokers/m1/shop/bills", "null"},
 		{"/topics/shop/bills", `{"subjects": ["bills.>"], "max_age": 86400}`},
+		{"/cluster/brokers/m1/shop/fast", "null"},
+		{"/topics/shop/fast", `{"storage": "ssd"}`},
+		{"/cluster/brokers/m1/shop/days", "null"},
+		{"/topics/shop/days", `{"max_age_seconds": "1d"}`},
+		{"/cluster/brokers/m1/shop/three", "null"},
+		{"/topics/shop/three", `{"replicas": 3}`},
 		{"/cluster/brokers/m1/payments", "null"},
 		{"/cluster/brokers/m2/shop/theirs", "null"},
 		{"/cluster/brokers/away/state", `{"mode":"active"}`},
@@ -133,7 +139,7 @@ var topicMistakes = []mistake{
 	{
 		name: "a record that is no JSON keeps nothing else from clients", given: besideM1,
 		command: "events {m1}",
-		message: "topics reconciled (complete) 2 of 3 assigned topics served",
+		message: "topics reconciled (complete) 2 of 6 assigned topics served",
 	},
 	{
 		name: "an assignment without a namespace", given: besideM1,
@@ -143,7 +149,27 @@ var topicMistakes = []mistake{
 	{
 		name: "assignments that are not served, in the status", given: besideM1,
 		command: "status {m1}",
-		message: "2 of 3 served, 1 missing, 1 ignored",
+		message: "2 of 6 served, 4 missing, 1 ignored, 1 with a misspelt field",
+	},
+	{
+		name: "a field of a record that is nearly one", given: besideM1,
+		command: "topics {m1} --state served",
+		message: `/topics/shop/bills: "max_age" does nothing: did you mean max_age_seconds?`,
+	},
+	{
+		name: "a storage that there is not", given: besideM1,
+		command: "topics {m1} --state missing",
+		message: `/topics/shop/fast: "storage" is "ssd": want "file" (the default) or "memory"`,
+	},
+	{
+		name: "a word for seconds", given: besideM1,
+		command: "topics {m1} --state missing",
+		message: `/topics/shop/days: "max_age_seconds" is "1d": want a whole number of seconds, such as 86400 for a day`,
+	},
+	{
+		name: "replicas on a server that is alone", given: besideM1,
+		command: "topics {m1} --state missing",
+		message: `/topics/shop/three, is {"replicas": 3}`,
 	},
 	{
 		name: "an activation of a broker that is not there",

@@ -94,7 +94,7 @@ function causes(s) {
 		const i = c.indexOf(': ');
 		return {name: i < 0 ? c : c.slice(0, i), what: i < 0 ? '' : c.slice(i + 2)};
 	});
-	const failing = s.lease.failure_streak > 0 ? plural(s.lease.failure_streak, s.lease.id ? 'renewal' : 'attempt') + ' failed in a row, for ' + duration(s.lease.failing_seconds) : '';
+	const failing = s.lease.failure_streak > 0 ? plural(s.lease.failure_streak, s.lease.id ? 'renewal' : 'attempt') + ' failed in a row' + (s.lease.failing_seconds ? ', for ' + duration(s.lease.failing_seconds) : '') : '';
 	const about = list.find(c => c.name === 'lease' || c.name === 'attached');
 	if (failing && !about) list.push({name: 'lease', what: failing});
 	else if (failing) about.what += '; ' + failing;
@@ -142,7 +142,7 @@ function facts(s) {
 		another: ['held by another sidecar', 'critical', ''],
 		unconfirmed: ['present', 'warning', '– not confirmed to be ours'],
 		absent: ['absent', 'critical', ''],
-	}[r.state] || ['unknown', 'warning', '– no word from etcd' + (s.epoch ? ', last seen with epoch ' + s.epoch : '')])));
+	}[r.state] || ['unknown', 'warning', '– it cannot be read in etcd, and may stand' + (s.epoch ? ', last seen with epoch ' + s.epoch : '')])));
 	if (l.id) rows.push(row('Lease', l.id, '', '– TTL ' + duration(l.ttl_seconds)));
 	if (l.failure_streak) rows.push(row(l.id ? 'Renewals' : 'Attempts', 'failing', 'warning', l.last_error && '– ' + l.last_error));
 	if (!s.shadow) rows.push(row('Guard', plain(s.guard.state), tone(s.guard.state), {
@@ -171,12 +171,13 @@ function topics(s) {
 	byId('share-served').style.width = t.assigned ? 100 * t.served / t.assigned + '%' : '0';
 	byId('share-loading').style.width = t.assigned ? 100 * t.loading / t.assigned + '%' : '0';
 	const count = (name, n, cls) => row(name, String(n), n > 0 ? cls : 'quiet');
-	const rows = [count('missing', t.missing, 'warning'), count('loading', t.loading, 'info'), count('orphan', t.orphan, 'critical'), count('quarantined', t.quarantined, 'warning')];
+	const rows = [count(s.mode === 'drained' ? 'withdrawn' : 'missing', t.missing, 'warning'), count('loading', t.loading, 'info'), count('orphan', t.orphan, 'critical'), count('quarantined', t.quarantined, 'warning')];
 	if (t.held_elsewhere) rows.push(count('held elsewhere', t.held_elsewhere, 'info'));
 	if (t.unreadable) rows.push(count('unreadable', t.unreadable, 'info'));
+	if (t.misspelt) rows.push(count('misspelt field', t.misspelt, 'warning'));
 	replace('counts-topics', rows);
 	put('topics-note', !known || !up ? '' : s.shadow ? 'If anything were done (--shadow).' :
-		t.missing + t.orphan + t.quarantined > 0 ? 'To see which: holdfast topics.' : '');
+		t.missing + t.orphan + t.quarantined + (t.misspelt || 0) > 0 ? 'To see which: holdfast topics.' : '');
 	show('topics-note', byId('topics-note').textContent !== '');
 }
 
