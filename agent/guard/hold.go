@@ -21,14 +21,14 @@ const howHeld = "SIGSTOP"
 
 // hold keeps a process from running; false: it cannot, and the process has to be stopped.
 func (w *watcher) hold(t process.Target, now lease.Instant) bool {
-	if w.quarry.Broker.Record != "" || send(t, unix.SIGSTOP) != nil {
+	if w.quarry.Broker.Record != "" || t.Gone() || process.Signal(t, unix.SIGSTOP) != nil {
 		return false
 	}
 	if t == w.held {
 		return true // and nobody else has it run again
 	}
 	if w.held != (process.Target{}) {
-		_ = send(w.held, unix.SIGKILL) // no pid file names it any more, so nobody would fence it
+		_ = process.Signal(w.held, unix.SIGKILL) // no pid file names it any more, so nobody would fence it
 	}
 	w.held = t
 	w.tell(Acted{
@@ -42,22 +42,9 @@ func (w *watcher) hold(t process.Target, now lease.Instant) bool {
 // release lets go on what is held.
 func (w *watcher) release() {
 	if w.held != (process.Target{}) {
-		_ = send(w.held, unix.SIGCONT) // it may have ended
+		_ = process.Signal(w.held, unix.SIGCONT) // it may have ended
 		w.held = process.Target{}
 	}
-}
-
-// send signals a process, and never another that has its pid by now.
-func send(t process.Target, sig unix.Signal) error {
-	fd, err := unix.PidfdOpen(t.Pid, 0)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(fd)
-	if t.Gone() {
-		return unix.ESRCH
-	}
-	return unix.PidfdSendSignal(fd, sig, nil, 0)
 }
 
 // listen has a pid file that is written wake the guard: a broker may serve before the next

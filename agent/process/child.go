@@ -108,20 +108,6 @@ func (c *Child) Lost() <-chan struct{} { return c.lost }
 // Changes receives a value after the view changed. It has room for one value.
 func (c *Child) Changes() <-chan struct{} { return c.changes }
 
-// Signal forwards a signal to the child; without one it does nothing.
-func (c *Child) Signal(sig syscall.Signal) error {
-	t, ok := c.Target()
-	if !ok {
-		return nil
-	}
-	v, err := finder(os.FindProcess).grab(t, false)
-	if err != nil {
-		return err
-	}
-	defer v.close()
-	return v.send(sig)
-}
-
 // Forward passes on the signals that are not ours, until ctx ends: HUP, QUIT, USR1,
 // USR2 and WINCH. TERM and INT begin our own orderly stop.
 func (c *Child) Forward(ctx context.Context) error {
@@ -133,8 +119,10 @@ func (c *Child) Forward(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case s := <-signals:
-			if err := c.Signal(s.(syscall.Signal)); err != nil {
-				c.settings.Log.Warn("signal not forwarded to the broker", "signal", s.String(), "err", err)
+			if t, runs := c.Target(); runs {
+				if err := Signal(t, s.(syscall.Signal)); err != nil {
+					c.settings.Log.Warn("signal not forwarded to the broker", "signal", s.String(), "err", err)
+				}
 			}
 		}
 	}

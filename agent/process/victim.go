@@ -47,6 +47,16 @@ func (find finder) grab(t Target, group bool) (*victim, error) {
 	return v, err
 }
 
+// Signal signals a process, and never another that has its pid by now. What has ended is no error.
+func Signal(t Target, sig syscall.Signal) error {
+	v, err := finder(os.FindProcess).grab(t, false)
+	if err != nil {
+		return err
+	}
+	defer v.close()
+	return v.send(sig)
+}
+
 func (v *victim) close() {
 	if v.proc != nil {
 		_ = v.proc.Release()
