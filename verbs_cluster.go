@@ -22,7 +22,7 @@ import (
 
 func checkAll(c call) error {
 	findings := agent.Check(c.Context, c.settings, slog.New(slog.DiscardHandler))
-	_ = check.Write(c.out(), findings)
+	check.Write(c.out(), findings)
 	c.out().line("")
 	_, _ = check.WorstCase(c.settings).WriteTo(c.out())
 	return check.Verdict(findings)

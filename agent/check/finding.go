@@ -26,7 +26,7 @@ type Finding struct {
 }
 
 // Write prints one line for each finding.
-func Write(w io.Writer, findings []Finding) error {
+func Write(w io.Writer, findings []Finding) {
 	for _, f := range findings {
 		verdict, text := "ok", f.Text
 		switch {
@@ -35,11 +35,8 @@ func Write(w io.Writer, findings []Finding) error {
 		case f.Warn:
 			verdict = "warning"
 		}
-		if _, err := fmt.Fprintf(w, "%-9s %-7s %s\n", f.What, verdict, control.Plain(text)); err != nil {
-			return fmt.Errorf("print findings: %w", err)
-		}
+		fmt.Fprintf(w, "%-9s %-7s %s\n", f.What, verdict, control.Plain(text))
 	}
-	return nil
 }
 
 // Verdict joins the errors of findings. Its exit code is that of a wrong setting
