@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -128,37 +127,29 @@ func forget(c call) error {
 		return err
 	}
 	defer client.Close()
-	return forgetting{client, c.settings, c.out(), c.Args().First()}.run(c.Context, c.Bool("dry-run"))
+	return c.forget(client, c.Args().First(), c.Bool("dry-run"))
 }
 
-// forgetting is one use of the verb.
-type forgetting struct {
-	client   *cluster.Client
-	settings config.Config
-	out      *output
-	id       string
-}
-
-func (f forgetting) run(ctx context.Context, dry bool) error {
-	seen, err := f.client.Remains(ctx, f.id)
+func (c call) forget(client *cluster.Client, id string, dry bool) error {
+	seen, err := client.Remains(c.Context, id)
 	if err != nil {
-		return f.refused(err, nil)
+		return c.notForgotten(id, err, nil)
 	}
 	if !seen.Any() {
-		return fmt.Errorf("forget %s: etcd knows no such broker below --prefix %q: 'holdfast fleet' lists those that it knows", f.id, f.settings.Prefix)
+		return fmt.Errorf("forget %s: etcd knows no such broker below --prefix %q: 'holdfast fleet' lists those that it knows", id, c.settings.Prefix)
 	}
 	what := whatRemains(seen)
 	if dry {
-		f.out.line("%s would be forgotten: %s.", f.id, what)
+		c.out().line("%s would be forgotten: %s.", id, what)
 		return nil
 	}
-	unassigned, err := f.client.Forget(ctx, seen)
+	unassigned, err := client.Forget(c.Context, seen)
 	if err != nil {
-		return f.refused(err, unassigned)
+		return c.notForgotten(id, err, unassigned)
 	}
-	f.out.line("%s is forgotten: %s.", f.id, what)
+	c.out().line("%s is forgotten: %s.", id, what)
 	if len(unassigned) > 0 {
-		f.out.line("%s.", counted("Topics that wait for a broker now", unassigned))
+		c.out().line("%s.", counted("Topics that wait for a broker now", unassigned))
 	}
 	return nil
 }
@@ -171,9 +162,9 @@ var inTheWay = map[error]string{
 	cluster.ErrChanged:    "it was changed meanwhile: try again, and find out who goes on changing it",
 }
 
-// refused says what is in the way, and what was done before.
-func (f forgetting) refused(err error, unassigned []string) error {
-	text := "forget " + f.id
+// notForgotten says what is in the way, and what was done before.
+func (c call) notForgotten(id string, err error, unassigned []string) error {
+	text := "forget " + id
 	if len(unassigned) > 0 {
 		text += ": " + counted("topics that are unassigned already", unassigned) + "; the rest is as it was"
 	}
@@ -182,7 +173,7 @@ func (f forgetting) refused(err error, unassigned []string) error {
 			return &control.ExitError{Code: control.ExitRefused, Err: fmt.Errorf("%s: %w: %s", text, err, next)}
 		}
 	}
-	return fmt.Errorf("%s: %w", text, control.EtcdError(f.settings, err))
+	return fmt.Errorf("%s: %w", text, control.EtcdError(c.settings, err))
 }
 
 // whatRemains is what of a broker is to go, in words.

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/urfave/cli/v2"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/grpc"
 
@@ -74,7 +75,8 @@ func TestForgettingSaysWhatIsGoneAndWhatIsInTheWay(t *testing.T) {
 				conn.call = append(conn.call, func() { f(put) })
 			}
 			var out strings.Builder
-			err := forgetting{client: cluster.Over(cluster.Config{}, conn, nil), out: &output{to: &out}, id: "n9"}.run(t.Context(), row.dry)
+			c := call{invocation: cli.NewContext(&cli.App{Writer: &output{to: &out}}, nil, nil)}
+			err := c.forget(cluster.Over(cluster.Config{}, conn, nil), "n9", row.dry)
 			if out.String() != row.out || (err == nil) != (row.exit == control.ExitDone) {
 				t.Errorf("%v\ngot  %swant %s", err, out.String(), row.out)
 			}
