@@ -27,7 +27,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"net/url"
 	"slices"
 	"strconv"
 	"sync/atomic"
@@ -131,7 +130,7 @@ func (n *node) open(cfg Config) (err error) {
 	if n.lookup, err = newLink(all, "--danube-lookup", cfg.LookupURL, lookupPort); err != nil {
 		return err
 	}
-	u, err := address("--danube-metrics", cfg.MetricsURL, metricsPort)
+	u, err := access.ParseServer("--danube-metrics", cfg.MetricsURL, metricsPort, "http", "https")
 	if err != nil {
 		return err
 	}
@@ -140,10 +139,6 @@ func (n *node) open(cfg Config) (err error) {
 	n.brokers, n.topics = danubepb.NewBrokerAdminClient(n.admin.conn), danubepb.NewTopicAdminClient(n.admin.conn)
 	n.cluster, n.discovery = danubepb.NewClusterAdminClient(n.admin.conn), danubepb.NewDiscoveryClient(n.lookup.conn)
 	return err
-}
-
-func address(flag, raw, port string) (*url.URL, error) {
-	return access.ParseServer(flag, raw, port, "http", "https")
 }
 
 // Close ends calls in flight and closes the connections.

@@ -55,7 +55,7 @@ type link struct {
 
 // newLink prepares the connection and starts to make it; it does not wait.
 func newLink(s shared, flag, raw, port string) (*link, error) {
-	u, err := address(flag, raw, port)
+	u, err := access.ParseServer(flag, raw, port, "http", "https")
 	if err != nil {
 		return nil, err
 	}
