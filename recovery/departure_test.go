@@ -397,6 +397,10 @@ func TestWhatADepartureMeansMeanwhile(t *testing.T) {
 		if !same || row.d.Bars("p1") != row.bars || row.d.Bars("p2") != row.others || row.d.HoldsBack() != (row.words != "") {
 			t.Errorf("%+v: %q, bars %t and others %t, holds back %t", row.d, words, row.d.Bars("p1"), row.d.Bars("p2"), row.d.HoldsBack())
 		}
+		ended := row.d.Phase == Left || row.d.Phase == Dropped
+		if row.d.OwesNote(true) == ended || row.d.OwesNote(false) != (row.d.Gone && !ended) {
+			t.Errorf("%+v: owes a note %t, and %t where its storage fences it", row.d, row.d.OwesNote(false), row.d.OwesNote(true))
+		}
 	}
 }
 

@@ -65,6 +65,7 @@ func TestAPeerIsWellOnlyWhileItSaysSoAndItsLeaseRises(t *testing.T) {
 		"its lease rises":                         {{1, peerAt(HealthWell, 10*s, 30*s), awaits}, {1, peerAt(HealthWell, 14*s, 31*s), well}},
 		"its lease stays, renewed between":        {{1, peerAt(HealthWell, 10*s, 30*s), awaits}, {1, peerAt(HealthWell, 14*s, 30*s), well}},
 		"its lease sinks":                         {{1, peerAt(HealthWell, 10*s, 30*s), awaits}, {1, peerAt(HealthWell, 14*s, 26*s), sunk}},
+		"its lease stands still":                  {{1, peerAt(HealthWell, 10*s, 20*s), awaits}, {1, peerAt(HealthWell, 14*s, 20*s), sunk}},
 		"it is renewed less often than we look":   {{1, peerAt(HealthWell, 10*s, 30*s), awaits}, {1, peerAt(HealthWell, 14*s, 26*s), sunk}, {1, peerAt(HealthWell, 18*s, 31*s), well}, {1, peerAt(HealthWell, 22*s, 27*s), well}},
 		"it rose, and that is long ago":           {{1, peerAt(HealthWell, 10*s, 30*s), awaits}, {1, peerAt(HealthWell, 14*s, 31*s), well}, {1, peerAt(HealthWell, 23*s, 22*s), sunk}},
 		"it rose, and says that it is ill by now": {{1, peerAt(HealthWell, 10*s, 30*s), awaits}, {1, peerAt(HealthWell, 14*s, 31*s), well}, {1, peerAt(HealthIll, 18*s, 31*s), Others{Ill: 1}}},

@@ -13,7 +13,7 @@ type PlannedStop struct {
 	// Data is what it had then, Found what it has now; empty: not known, or not its own.
 	Data, Found DataID
 	// Crash: its process had ended, unplanned, and its registration was given up for that before
-	// its lease ended. At is when it ended, or, of one that was stopped, when that lease was renewed last.
+	// its lease ended. At is when that was noted.
 	Crash bool
 	// Unread says where the note stands and why it cannot be read; empty: it can.
 	Unread string

@@ -2,6 +2,7 @@ package registration
 
 import (
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -41,6 +42,23 @@ func TestASidecarThatWasRestartedInACutNotesIt(t *testing.T) {
 			o.establish(o.first.LeaseID)
 			if cut := o.snapshot().Member.Cut; (cut != nil) != c.noted || cut != nil && !cut.From.Equal(over.Add(-o.ttl()).UTC()) {
 				t.Errorf("noted %+v, its lease was over %v", cut, over)
+			}
+		})
+	}
+}
+
+// With a registration that was lost, as long as it lasted.
+func TestACutOfAMomentIsNotNoted(t *testing.T) {
+	for _, long := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			o := newOutage(t, "drain")
+			o.past.CutFrom = time.Now()
+			if o.unregister("n1"); long {
+				time.Sleep(o.ttl() - o.Config.LeaseDetachMargin + 1)
+			}
+			o.establish(0)
+			if cut := o.snapshot().Member.Cut; (cut != nil) != long {
+				t.Errorf("noted %+v, long: %t", cut, long)
 			}
 		})
 	}
