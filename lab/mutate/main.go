@@ -6,7 +6,8 @@
 // What survives is either listed in survivors.txt, with why, or an error. A mutant that the tests
 // hang on is caught.
 //
-// Not found: a rule whose breakage is no such edit; agent/simulation has snippets for those.
+// Not found: a rule whose breakage is no such edit; agent/simulation has snippets for those, and
+// mutations.md says of each rule what notices its breakage.
 package main
 
 import (
