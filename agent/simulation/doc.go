@@ -25,7 +25,8 @@
 //     the reading of the clock included, returns at the thaw, and not before.
 //   - The way to etcd: cut in one or both directions, slow, or losing answers. The store:
 //     errors, elections that refresh leases, leases revoked and keys deleted by others; more
-//     TTL granted than was asked for; a backup restored. It has three members, of which a
+//     TTL granted than was asked for; a backup restored; watches that hear late, one by one.
+//     It has three members, of which a
 //     sidecar knows one or all: one may be a deposed leader that goes on confirming renewals
 //     and answers no read while the others expire the lease, or have no quorum.
 //   - The fence step stop, and the dead-man guard, deciding by package guard: started by a

@@ -115,6 +115,12 @@ func (f *fleet) build(dir string) (end context.CancelFunc) {
 	f.checks = newChecks(f)
 	f.store.Observe(f.checks.stored)
 	f.store.SetFault(f.fault)
+	if f.settings.Lag > 0 {
+		lag := rand.New(rand.NewPCG(f.schedule.Seed, 7))
+		f.store.SetLag(func() time.Duration {
+			return pick(lag, 0, 0, time.Duration(lag.Int64N(int64(f.settings.Lag))))
+		})
+	}
 	f.life, end = context.WithCancel(context.Background())
 	f.aside.Go(func() { _ = f.store.Run(f.life) })
 	f.aside.Go(func() { f.checks.run(f.life) })

@@ -117,7 +117,7 @@ type schedule struct {
 func draw(seed uint64) schedule {
 	r := rand.New(rand.NewPCG(seed, 1))
 	s := schedule{Seed: seed, Settings: drawSettings(r)}
-	s.Settings.Boot = drawBoot(seed, s.Settings.TTL)
+	s.Settings.Boot, s.Settings.Lag = drawBoot(seed, s.Settings.TTL), drawLag(seed)
 	ttl := s.Settings.TTL
 	span := min(6*ttl, 60*time.Second) + 5*time.Second
 	total := 0

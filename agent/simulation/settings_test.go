@@ -29,6 +29,7 @@ type settings struct {
 	Several       bool          // a sidecar knows all members of etcd, not one
 	Restarts      bool          // whatever runs the broker starts it again at once, whoever ended it
 	Boot          time.Duration // how long a process of a broker takes before it serves, and answers
+	Lag           time.Duration // up to so late some watches hear of some changes
 	Late          int           // the last brokers, which join later
 }
 
@@ -87,6 +88,11 @@ func drawBoot(seed uint64, ttl time.Duration) time.Duration {
 		return 0
 	}
 	return time.Duration(r.Int64N(int64(ttl))).Round(time.Millisecond)
+}
+
+// drawLag has a source of its own, too.
+func drawLag(seed uint64) time.Duration {
+	return pick[time.Duration](rand.New(rand.NewPCG(seed, 6)), 0, 0, 0, 4) * time.Second
 }
 
 // granted is what etcd makes of the TTL.
@@ -152,6 +158,7 @@ func (s settings) String() string {
 		{s.Several, fmt.Sprintf("%d endpoints", members)},
 		{s.Restarts, "brokers are restarted at once"},
 		{s.Boot > 0, fmt.Sprintf("brokers boot for %v", s.Boot)},
+		{s.Lag > 0, fmt.Sprintf("watches are up to %v late", s.Lag)},
 		{s.Retries > 0, fmt.Sprintf("%d session retries", s.Retries)},
 	} {
 		if f.on {

@@ -55,6 +55,7 @@ type Server struct {
 	// leaderless is from LoseLeader to ChangeLeader.
 	leaderless bool
 	fault      func(method string) error
+	lag        func() time.Duration
 	observer   func(View, Change)
 
 	deliveries sync.WaitGroup // of requests that paths hold back
@@ -106,6 +107,15 @@ func (s *Server) Observe(f func(View, Change)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.observer = f
+}
+
+// SetLag has f asked how late a watch hears of a change, and of those after it until then. Watches are
+// late one by one: what one tells says nothing of what another has told. f must not call the server.
+// Nil ends it.
+func (s *Server) SetLag(f func() time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lag = f
 }
 
 // SetFault has f asked before each request: its full method, such as

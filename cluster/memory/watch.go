@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"slices"
+	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -35,6 +36,7 @@ type watch struct {
 	prevKV bool
 	noPut  bool
 	noDel  bool
+	late   []told // what it is late with, see Server.SetLag
 }
 
 // told is an answer not built yet: its owner gets a message of its own.
@@ -88,10 +90,32 @@ func (w *watchStream) notify(revision int64, events []Event) {
 }
 
 func (w *watchStream) tell(of *watch, revision int64, events []Event) {
-	if len(events) > 0 {
-		head := w.s.head(&pb.ResponseHeader{Revision: revision})
-		w.push(told{answer: &pb.WatchResponse{Header: head, WatchId: of.id}, events: events, prevKV: of.prevKV})
+	if len(events) == 0 {
+		return
 	}
+	t := told{answer: &pb.WatchResponse{Header: w.s.head(&pb.ResponseHeader{Revision: revision}), WatchId: of.id}, events: events, prevKV: of.prevKV}
+	late := time.Duration(0)
+	if w.s.lag != nil && len(of.late) == 0 {
+		late = w.s.lag()
+	}
+	if late == 0 && len(of.late) == 0 {
+		w.push(t)
+		return
+	}
+	if of.late = append(of.late, t); late > 0 {
+		time.AfterFunc(late, func() { w.catchUp(of) })
+	}
+}
+
+// catchUp tells what a watch was late with.
+func (w *watchStream) catchUp(of *watch) {
+	w.s.mu.Lock()
+	defer w.s.mu.Unlock()
+	if slices.Contains(w.watches, of) {
+		w.queue = append(w.queue, of.late...)
+		w.signal()
+	}
+	of.late = nil
 }
 
 // filter appends the events that the watch is for.
