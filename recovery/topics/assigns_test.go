@@ -18,23 +18,22 @@ func assigning() ReconcilerSettings {
 
 func TestWhatAClusterAssignsItselfIsWanted(t *testing.T) {
 	b := newFakeBroker("/n/a", "/n/b")
+	b.quiesced["/n/parked"] = true
 	inWorld(t, assigning(), b, func(w *world) {
 		w.SetAssigned(1, true, []string{"/n/in-etcd"}, nil)
 		w.SetOrders(attached)
 		w.after(time.Second)
-		p := w.Snapshot()
-		if !p.Reconciled || p.Served != 2 || p.Assigned != 2 || p.Missing+p.Orphan+p.Quarantined != 0 {
-			t.Errorf("%+v", p)
-		}
+		w.want("3 assigned, 3 served, complete") // what was withdrawn is taken back
+		w.SetAssigned(1, true, nil, nil)
 		w.ForgetAssigned()
 		b.set(func() { delete(b.serving, "/n/a"); b.serving["/n/c"] = true; b.serving["/n/d"] = true })
 		w.after(time.Minute)
-		if p := w.Snapshot(); p.Served != 3 || p.Assigned != 3 || p.Missing+p.Orphan+p.Quarantined != 0 || p.GuardTripped {
-			t.Errorf("a minute later: %+v", p)
+		w.want("4 assigned, 4 served, complete")
+		for _, s := range []recovery.Steering{recovery.SteerPending, recovery.SteerFailing, recovery.SteerDone} {
+			w.SetOrders(steering(recovery.Orders{Epoch: 1, Mode: recovery.Drained, Attached: true, Instance: "a"}, s))
+			w.after(time.Minute)
 		}
-		if _, loads, quiesces := b.totals(); loads+quiesces != 0 {
-			t.Errorf("%d loads, %d quiesces", loads, quiesces)
-		}
+		w.wantCalls(1, 0) // it is drained by its mode alone
 	})
 }
 
@@ -44,59 +43,43 @@ func TestWhatAFormerProcessServedIsForgottenAndNothingIsDoneAboutIt(t *testing.T
 		w.SetAssigned(1, true, []string{"/n/a"}, nil)
 		w.SetOrders(attached)
 		w.after(time.Second)
-		if p := w.Snapshot(); p.Served != 1 || !p.ServedKnown {
-			t.Fatalf("%+v", p)
-		}
+		w.want("1 assigned, 1 served, complete")
 		b.set(func() { delete(b.serving, "/n/a") })
 		left := attached
 		left.Attached = false
 		w.SetOrders(left) // first: what is forgotten is listed at once, and loaded while attached
 		w.ForgetServed()
 		w.after(time.Minute)
-		if p := w.Snapshot(); p.Served != 0 || p.ServedKnown {
-			t.Errorf("%+v", p)
-		}
-		if _, loads, quiesces := b.totals(); loads+quiesces != 0 {
-			t.Errorf("%d loads, %d quiesces", loads, quiesces)
-		}
-	})
-}
-
-func TestABrokerWhoseClusterAssignsIsDrainedOnlyBySteering(t *testing.T) {
-	b := newFakeBroker("/n/a")
-	inWorld(t, assigning(), b, func(w *world) {
-		for _, s := range []recovery.Steering{recovery.SteerPending, recovery.SteerFailing, recovery.SteerDone} {
-			w.SetOrders(steering(recovery.Orders{Epoch: 1, Mode: recovery.Drained, Attached: true, Instance: "a"}, s))
-			w.after(time.Minute)
-		}
-		if _, loads, quiesces := b.totals(); loads+quiesces != 0 {
-			t.Errorf("%d loads, %d quiesces", loads, quiesces)
-		}
+		w.want("1 assigned, 1 missing, not listed")
+		w.wantCalls(0, 0)
 	})
 }
 
 func TestAFenceDrainsABrokerThatItsClusterMayGiveTopics(t *testing.T) {
 	for _, row := range []struct {
 		name    string
+		odd     []string // served, and no name here: any client can make that, and its cluster owns it
 		serving []string
 		drain   func(b *fakeBroker, round int) error
 		drains  int
 		err     string
 	}{
-		{"it serves a topic", []string{"/n/a"}, nil, 1, ""},
-		{"it serves nothing yet", nil, nil, 1, ""},
-		{"it was given another one meanwhile", []string{"/n/a"}, func(b *fakeBroker, round int) error {
+		{"it serves a topic", nil, []string{"/n/a"}, nil, 1, ""},
+		{"it serves what cannot be read", []string{`"odd"`}, []string{"/n/a"}, nil, 1, ""},
+		{"it serves nothing yet", nil, nil, nil, 1, ""},
+		{"it was given another one meanwhile", nil, []string{"/n/a"}, func(b *fakeBroker, round int) error {
 			if round == 1 {
 				b.serving["/n/b"] = true
 			}
 			return nil
 		}, 2, ""},
-		{"it is given others for ever", []string{"/n/a"}, func(b *fakeBroker, _ int) error { b.serving["/n/b"] = true; return nil }, 3,
+		{"it is given others for ever", nil, []string{"/n/a"}, func(b *fakeBroker, _ int) error { b.serving["/n/b"] = true; return nil }, 3,
 			"topics are served again after the broker was drained"},
-		{"it refuses", []string{"/n/a"}, func(*fakeBroker, int) error { return errors.New("no") }, 1, "drain: no"},
+		{"it refuses", nil, []string{"/n/a"}, func(*fakeBroker, int) error { return errors.New("no") }, 1, "drain: no"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			b := newFakeBroker(row.serving...)
+			b.unreadable = row.odd
 			drains := 0
 			s := assigning()
 			s.Drain = func(context.Context) error {
@@ -116,6 +99,8 @@ func TestAFenceDrainsABrokerThatItsClusterMayGiveTopics(t *testing.T) {
 				got := ""
 				if err != nil {
 					got = err.Error()
+				} else if n, err := w.FenceAgain(w.t.Context()); n != 0 || err != nil {
+					t.Errorf("again: %d, %v", n, err)
 				}
 				if got != row.err || drains != row.drains {
 					t.Errorf("%d drains, %q; want %d, %q", drains, got, row.drains, row.err)
@@ -123,22 +108,4 @@ func TestAFenceDrainsABrokerThatItsClusterMayGiveTopics(t *testing.T) {
 			})
 		})
 	}
-}
-
-// Any client can make such a broker serve what has no name here, and its cluster owns that.
-func TestWhatCannotBeReadKeepsNoFenceFromBeingProven(t *testing.T) {
-	b := newFakeBroker("/n/a")
-	b.unreadable = []string{`"odd"`}
-	s := assigning()
-	s.Drain = func(context.Context) error { b.set(func() { clear(b.serving) }); return nil }
-	inWorld(t, s, b, func(w *world) {
-		w.SetOrders(attached)
-		w.after(time.Second)
-		if _, err := w.Fence(w.t.Context()); err != nil {
-			t.Error(err)
-		}
-		if n, err := w.FenceAgain(w.t.Context()); n != 0 || err != nil {
-			t.Errorf("again: %d, %v", n, err)
-		}
-	})
 }

@@ -202,7 +202,6 @@ func (r *Reconciler) beginFence(again bool) (late []*topic, landed chan struct{}
 	}
 	r.load.landed = append(r.load.landed, landed)
 	r.announceLanded()
-	r.changed(time.Now())
 	return late, landed, true
 }
 
@@ -341,14 +340,8 @@ func (r *Reconciler) awaitLanded(ctx context.Context, late []*topic, landed chan
 	return nil
 }
 
-// outlivedFence reports whether a load ended after a fence that began while it was
-// in flight, and what it may have done is not wanted by newer orders.
-func (r *Reconciler) outlivedFence(f flight) bool {
-	return f.fences != r.fences && (r.afterFence || r.fencing > 0 || !r.orders.Attached)
-}
-
-// undo quiesces a topic that a load may have made the broker serve after a fence,
-// and reports whether the broker does not serve it.
+// undo quiesces a topic that a load may have made the broker serve after a fence, though it is
+// attached anew by then, and reports whether the broker does not serve it.
 func (r *Reconciler) undo(f flight) bool {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(f.ctx), f.bound)
 	defer cancel()

@@ -25,9 +25,7 @@ func TestFenceQuiescesEverythingAndStaysFenced(t *testing.T) {
 	b.serving["/n/unseen"] = true
 	b.latency = 10 * time.Millisecond
 	inWorld(t, testSettings, b, func(w *world) {
-		w.SetOrders(attached)
-		w.SetAssigned(1, true, append(all, "/n/unseen"), nil)
-		w.after(time.Second)
+		w.begin(time.Second, append(all, "/n/unseen")...)
 		begin := time.Now()
 		n, err := w.fence(2 * time.Second)
 		if n != 101 || err != nil {
@@ -39,18 +37,24 @@ func TestFenceQuiescesEverythingAndStaysFenced(t *testing.T) {
 		w.Kick()
 		w.after(10 * time.Minute) // still attached and active by its orders
 		w.wantServed()
-		if p := w.Snapshot(); p.Served != 0 || p.Reconciled {
-			t.Errorf("progress %+v", p)
-		}
+		w.want("101 assigned, 101 missing")
 		if n, err := w.fence(time.Second); n != 0 || err != nil {
 			t.Errorf("fence again: %d, %v; want nothing to do", n, err)
+		}
+		for late := range 2 { // it looks, and fences what it finds
+			if late == 1 {
+				b.set(func() { b.serving["/n/unseen"] = true })
+			}
+			before, _, _ := b.totals()
+			n, err := w.FenceAgain(w.t.Context())
+			if after, _, _ := b.totals(); n != late || err != nil || after-before != 1+2*late {
+				t.Errorf("look again with %d served: %d, %v, %d listings", late, n, err, after-before)
+			}
 		}
 		w.SetOrders(detached)
 		w.SetOrders(attached)
 		w.after(time.Second)
-		if p := w.Snapshot(); p.Served != 101 || !p.Reconciled {
-			t.Errorf("attached anew: %+v", p)
-		}
+		w.want("101 assigned, 101 served, complete")
 	})
 }
 
@@ -64,26 +68,24 @@ func TestFenceIsReleasedOnlyByAttachingAnew(t *testing.T) {
 		{"another mode", []recovery.Orders{{Epoch: 1, Mode: recovery.Draining, Attached: true, Instance: "a"}, attached}, false},
 		{"another broker process", []recovery.Orders{{Epoch: 1, Mode: recovery.Active, Attached: true, Instance: "b"}}, false},
 		{"detached", []recovery.Orders{detached}, false},
+		{"another epoch, and detached", []recovery.Orders{{Epoch: 2, Mode: recovery.Active, Instance: "a"}}, false},
 		{"detached, then attached", []recovery.Orders{detached, attached}, true},
 		{"another epoch", []recovery.Orders{{Epoch: 2, Mode: recovery.Active, Attached: true, Instance: "a"}}, true},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			inWorld(t, testSettings, newFakeBroker(), func(w *world) {
-				w.SetOrders(attached)
-				w.SetAssigned(1, true, []string{"/n/a"}, nil)
-				w.after(time.Second)
+				w.begin(time.Second, "/n/a")
 				if _, err := w.fence(time.Second); err != nil {
 					t.Fatal(err)
 				}
 				for _, o := range row.orders {
 					w.SetOrders(o)
 				}
-				w.after(time.Minute)
-				if row.release {
-					w.wantServed("/n/a")
-				} else {
-					w.wantServed()
+				if _, err := w.FenceAgain(w.t.Context()); errors.Is(err, ErrReleased) != row.release {
+					t.Error(err)
 				}
+				w.after(time.Minute)
+				w.wantServed(map[bool][]string{true: {"/n/a"}}[row.release]...)
 			})
 		})
 	}
@@ -94,17 +96,30 @@ func TestFenceIsNotUndoneByALateLoad(t *testing.T) {
 		name  string
 		bound time.Duration
 		fails bool
+		sick  func(b *fakeBroker) // nil: the load succeeds, late
+		left  []string
+		told  int
 	}{
-		{"waited for", 20 * time.Second, false},
-		{"later than the fence may wait", time.Second, true},
+		{"waited for", 20 * time.Second, false, nil, nil, 0},
+		{"later than the fence may wait", time.Second, true, nil, nil, 0},
+		{"the broker keeps it", 20 * time.Second, true, func(b *fakeBroker) { b.quiesceErr["/n/a"] = errRefused }, []string{"/n/a"}, 1},
+		{"nothing was loaded, and nothing can be quiesced", 20 * time.Second, false, func(b *fakeBroker) {
+			b.quiesceErr["/n/a"], b.deaf, b.hangs["/n/a"] = errRefused, 0, true
+		}, nil, 0},
+		{"nor is it listed", 20 * time.Second, true, func(b *fakeBroker) {
+			b.quiesceErr["/n/a"], b.deaf, b.hangs["/n/a"] = errRefused, 0, true
+			time.AfterFunc(time.Second+1, func() { b.set(func() { b.listErr = errRefused }) })
+		}, nil, 1},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			b := newFakeBroker("/n/old")
 			b.deaf = 10 * time.Second
 			inWorld(t, testSettings, b, func(w *world) {
-				w.SetOrders(attached)
-				w.SetAssigned(1, true, []string{"/n/a", "/n/old"}, nil)
-				w.after(time.Second)
+				if row.sick != nil {
+					row.sick(b)
+				}
+				w.begin(time.Second, "/n/a", "/n/old")
+				w.after(2)
 				if _, err := w.fence(row.bound); (err != nil) != row.fails {
 					t.Errorf("fence: %v, want an error: %v", err, row.fails)
 				}
@@ -112,7 +127,10 @@ func TestFenceIsNotUndoneByALateLoad(t *testing.T) {
 					w.wantServed() // at the moment it returned
 				}
 				w.after(20 * time.Second)
-				w.wantServed()
+				if b.listErr == nil {
+					w.wantServed(row.left...)
+				}
+				w.wantLog("a topic may be served after the fence", row.told)
 				if b.quiesces["/n/a"] == 0 {
 					t.Error("the late load was not followed by a quiesce")
 				}
@@ -132,25 +150,31 @@ func TestWhatAFenceProves(t *testing.T) {
 		before func(b *fakeBroker) // as the topics are loaded
 		sick   func(b *fakeBroker) // as the fence begins
 		n      int                 // topics withdrawn
+		once   bool                // it lists once, and leaves the rest to the next step
 		err    string              // empty: proven
 		left   []string
 	}{
-		{"all is well", nil, func(*fakeBroker) {}, 10, "", nil},
-		{"a load that hangs is ended first", func(b *fakeBroker) { b.hangs["/n/new"] = true }, func(*fakeBroker) {}, 10, "", nil},
-		{"the list hangs: what was served last is withdrawn", nil, func(b *fakeBroker) { b.listHangs = true }, 10, "deadline exceeded", nil},
-		{"the list hangs, and every call is slow", nil, func(b *fakeBroker) { b.listHangs, b.latency = true, time.Hour }, 0, "deadline exceeded", all},
-		{"every call is slow", nil, func(b *fakeBroker) { b.latency = time.Minute }, 0, "deadline exceeded", all},
-		{"one is refused", nil, func(b *fakeBroker) { b.quiesceErr[all[3]] = errRefused }, 9, "refused by the broker", all[3:4]},
+		{"all is well", nil, func(*fakeBroker) {}, 10, false, "", nil},
+		{"a load that hangs is ended first", func(b *fakeBroker) { b.hangs["/n/new"] = true }, func(*fakeBroker) {}, 10, false, "", nil},
+		{"the list hangs: what was served last is withdrawn", nil, func(b *fakeBroker) { b.listHangs = true }, 10, true, "deadline exceeded", nil},
+		{"the list hangs, and every call is slow", nil, func(b *fakeBroker) { b.listHangs, b.latency = true, time.Hour }, 0, true, "deadline exceeded", all},
+		{"every call is slow", nil, func(b *fakeBroker) { b.latency = time.Minute }, 0, false, "deadline exceeded", all},
+		{"one is refused", nil, func(b *fakeBroker) { b.quiesceErr[all[3]] = errRefused }, 9, false, "refused by the broker", all[3:4]},
+		{"all are refused", nil, func(b *fakeBroker) {
+			for _, name := range all {
+				b.quiesceErr[name] = errRefused
+			}
+		}, 0, true, "quiesce 10 of 10 topics", all},
 		{"one is refused once", nil, func(b *fakeBroker) {
 			b.latency, b.quiesceErr[all[3]] = 100*time.Millisecond, errRefused
 			after(b, 350*time.Millisecond, func() { clear(b.quiesceErr) }) // into the first pass
-		}, 10, "", nil},
+		}, 10, false, "", nil},
 		{"one is served meanwhile", nil, func(b *fakeBroker) {
 			b.latency = 100 * time.Millisecond
 			after(b, 150*time.Millisecond, func() { b.serving["/n/late"] = true }) // after the list
-		}, 11, "", nil},
-		{"the broker undoes it", nil, func(b *fakeBroker) { b.stubborn = true }, 0, "", all},
-		{"it serves what has no name", nil, func(b *fakeBroker) { b.unreadable = []string{`"odd"`} }, 10, `1 more that cannot be read, first "odd"`, nil},
+		}, 11, false, "", nil},
+		{"the broker undoes it", nil, func(b *fakeBroker) { b.stubborn = true }, 0, false, "", all},
+		{"it serves what has no name", nil, func(b *fakeBroker) { b.unreadable = []string{`"odd"`} }, 10, false, `1 more that cannot be read, first "odd"`, nil},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			b := newFakeBroker(all...)
@@ -158,14 +182,12 @@ func TestWhatAFenceProves(t *testing.T) {
 				row.before(b)
 			}
 			inWorld(t, testSettings, b, func(w *world) {
-				w.SetOrders(attached)
-				w.SetAssigned(1, true, append([]string{"/n/new"}, all...), nil)
-				w.after(time.Second)
+				w.begin(time.Second, append([]string{"/n/new"}, all...)...)
 				b.set(func() { delete(b.serving, "/n/new"); row.sick(b) })
-				begin := time.Now()
+				begin, before := time.Now(), b.listings
 				n, err := w.fence(4 * time.Second)
-				if took := time.Since(begin); took > 4*time.Second {
-					t.Errorf("it took %s", took)
+				if took := time.Since(begin); took > 4*time.Second || row.once && b.listings != before+1 {
+					t.Errorf("it took %s and %d listings", took, b.listings-before)
 				}
 				proven := row.err == "" && !b.stubborn
 				if (err == nil) != proven || err != nil && !strings.Contains(err.Error(), row.err) || proven && n != row.n {
@@ -196,9 +218,7 @@ func TestFenceNeedsNoRunningLoop(t *testing.T) {
 func TestAFenceThatIsFinishedAfterTheBrokerWasAttachedAnewDoesNotHoldIt(t *testing.T) {
 	b := newFakeBroker()
 	inWorld(t, testSettings, b, func(w *world) {
-		w.SetOrders(attached)
-		w.SetAssigned(1, true, []string{"/n/a"}, nil)
-		w.after(time.Second)
+		w.begin(time.Second, "/n/a")
 		w.SetOrders(detached)
 		fence := w.BeginFence()
 		w.SetOrders(attached)
@@ -218,9 +238,7 @@ func TestOrdersThatAttachDuringAFenceWaitForItsEnd(t *testing.T) {
 	all := names("t", 8)
 	b := newFakeBroker(all...)
 	inWorld(t, testSettings, b, func(w *world) {
-		w.SetOrders(attached)
-		w.SetAssigned(1, true, all, nil)
-		w.after(time.Second)
+		w.begin(time.Second, all...)
 		b.set(func() { b.latency = time.Second })
 		w.SetOrders(detached)
 		done := make(chan error)

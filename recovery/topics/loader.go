@@ -48,7 +48,6 @@ type loading struct {
 	fetchAt  time.Time
 	fetchBad int // failed fetches in a row
 	rateAt   time.Time
-	workers  int
 }
 
 // reset drops what is queued; flights stay until they land.
@@ -71,40 +70,21 @@ func (r *Reconciler) enqueue(t *topic) {
 
 // requeueDue queues the topics whose retry is due.
 func (r *Reconciler) requeueDue(now time.Time) {
-	if !r.actionable() {
-		return
-	}
 	for len(r.load.waiting) > 0 && !r.load.waiting[0].retryAt.After(now) {
 		r.enqueue(heap.Pop(&r.load.waiting).(*topic))
 	}
 }
 
-// loadDue is when the loop must look at the queues again; zero: on an event only.
-func (r *Reconciler) loadDue(now time.Time) time.Time {
-	var due time.Time
-	sooner := func(t time.Time) {
-		if t.After(now) && (due.IsZero() || t.Before(due)) {
-			due = t
-		}
-	}
-	if len(r.load.waiting) > 0 {
-		sooner(r.load.waiting[0].retryAt)
-	}
-	sooner(r.load.rateAt)
-	sooner(r.load.fetchAt)
-	return due
-}
-
 // startFetch reads the next batch of records if few topics have theirs.
 func (r *Reconciler) startFetch(now time.Time) {
 	l := &r.load
-	if l.fetching || l.readyLen >= recordLow || now.Before(l.fetchAt) || !r.actionable() {
+	if l.fetching || l.readyLen >= recordLow || now.Before(l.fetchAt) {
 		return
 	}
 	var batch []*topic
 	for i := range l.pending {
 		for len(batch) < recordBatch {
-			t := l.pending[i].pop(phasePending, actLoad)
+			t := l.pending[i].pop(phasePending)
 			if t == nil {
 				break
 			}
@@ -154,7 +134,7 @@ func (r *Reconciler) fetched(batch []*topic, records map[string][]byte, err erro
 	}
 	for _, t := range batch {
 		switch {
-		case t.phase != phaseFetching || t.want != actLoad:
+		case t.phase != phaseFetching: // it is not to be loaded any more
 		case err != nil:
 			r.enqueue(t)
 		default:
@@ -166,41 +146,32 @@ func (r *Reconciler) fetched(batch []*topic, records map[string][]byte, err erro
 	}
 }
 
-// dispatch starts workers while there is something to do. A worker ends when there
-// is not: an idle reconciler has none.
+// dispatch begins calls, as many as may be under way at a time.
 func (r *Reconciler) dispatch(now time.Time) {
-	for r.load.workers < r.settings.Concurrency {
+	for len(r.load.flights) < r.settings.Concurrency {
 		f, ok := r.take(now)
 		if !ok {
 			return
 		}
-		r.load.workers++
 		r.tasks.Go(func() { r.serve(f) })
 	}
 }
 
-// serve makes calls, one after another, until nothing is left to take.
+// serve makes a call, and begins what may follow it.
 func (r *Reconciler) serve(f flight) {
-	for ok := true; ok; {
-		err := r.call(f)
-		r.mu.Lock()
-		if f.act == actLoad && r.outlivedFence(f) {
-			r.mu.Unlock()
-			undone := r.undo(f)
-			r.mu.Lock()
-			f.topic.undone = undone
-		}
-		now := time.Now()
-		r.land(f, err, now)
-		r.startFetch(now)
-		if ok = r.load.workers <= r.settings.Concurrency; ok {
-			f, ok = r.take(now)
-		}
-		if !ok {
-			r.load.workers--
-		}
+	err := r.call(f)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if f.act == actLoad && f.fences != r.fences {
 		r.mu.Unlock()
+		undone := r.undo(f)
+		r.mu.Lock()
+		f.topic.undone = undone
 	}
+	now := time.Now()
+	r.land(f, err, now)
+	r.startFetch(now)
+	r.dispatch(now)
 	r.poke()
 }
 
@@ -208,7 +179,7 @@ func (r *Reconciler) serve(f flight) {
 // then retries. Retries hold at most half of the workers, so that topics that hang
 // leave room for the others.
 func (r *Reconciler) take(now time.Time) (flight, bool) {
-	if !r.actionable() {
+	if !r.list.fresh {
 		return flight{}, false
 	}
 	l := &r.load
@@ -217,7 +188,7 @@ func (r *Reconciler) take(now time.Time) (flight, bool) {
 		if i == 1 && !mayRetry {
 			break
 		}
-		if t := l.quiesce[i].pop(phaseReady, actQuiesce); t != nil {
+		if t := l.quiesce[i].pop(phaseReady); t != nil {
 			return r.fly(t), true
 		}
 	}
@@ -230,7 +201,7 @@ func (r *Reconciler) take(now time.Time) (flight, bool) {
 		}
 		for !l.ready[i].empty() {
 			before := len(l.ready[i].items) - l.ready[i].head
-			t := l.ready[i].pop(phaseReady, actLoad)
+			t := l.ready[i].pop(phaseReady)
 			l.readyLen -= before - (len(l.ready[i].items) - l.ready[i].head)
 			if t != nil {
 				return r.fly(t), true
@@ -295,11 +266,11 @@ func (r *Reconciler) land(f flight, err error, now time.Time) {
 	r.clock++
 	t.changed = r.clock
 	r.changed(now)
-	if f.act == actQuiesce || !t.Claim.Loads() {
+	if f.act == actQuiesce {
 		r.settled()
 	}
 
-	t.unsure = f.act == actLoad && (err != nil || f.generation != r.generation)
+	t.unsure = err != nil || f.generation != r.generation
 	if t.unsure && !t.Claim.Loads() {
 		r.list.askAt(now) // its lock is waited for
 	}
@@ -324,10 +295,8 @@ func (r *Reconciler) land(f flight, err error, now time.Time) {
 	r.gate.progress = now
 	if t.want == f.act {
 		r.setWant(t, actNone)
-	} else {
+	} else { // it was planned without the outcome
 		r.enqueue(t)
-	}
-	if f.act == actLoad && (!t.Assigned || !t.Claim.Loads()) || f.act == actQuiesce && t.Assigned && r.orders.Mode == recovery.Active {
 		r.planSpaced(now)
 		r.wakeBy(r.plan.at)
 	}

@@ -1,9 +1,10 @@
 package topics
 
 import (
-	"strings"
 	"testing"
 	"time"
+
+	"holdfast/recovery"
 )
 
 func TestATopicThatCannotLoadNeverBlocksTheOthers(t *testing.T) {
@@ -21,9 +22,7 @@ func TestATopicThatCannotLoadNeverBlocksTheOthers(t *testing.T) {
 			all := names("t", 2_000)
 			row.bad(b, all[0])
 			inWorld(t, testSettings, b, func(w *world) {
-				w.SetOrders(attached)
-				w.SetAssigned(1, true, all, nil)
-				w.after(2 * time.Second) // 2,000 × 2 ms ÷ 3 free workers = 1.3 s
+				w.begin(2*time.Second, all...) // 2,000 × 2 ms ÷ 3 free workers = 1.3 s
 				if p := w.Snapshot(); p.Served != 1_999 || p.Missing != 1 {
 					t.Fatalf("progress %+v; want all but one served", p)
 				}
@@ -38,9 +37,7 @@ func TestATopicThatCannotLoadNeverBlocksTheOthers(t *testing.T) {
 				b.set(func() { clear(b.loadErr); clear(b.hangs) })
 				w.after(70 * time.Second)
 				w.wantServed(all...)
-				if p := w.Snapshot(); p.Failed != 0 || p.LastError != "" {
-					t.Errorf("after it loaded: %+v, want no error left", p)
-				}
+				w.want("2000 assigned, 2000 served, load-timeout")
 			})
 		})
 	}
@@ -53,12 +50,13 @@ func TestTopicsThatHangForEverLeaveRoomForNewOnes(t *testing.T) {
 		b.hangs[name] = true
 	}
 	inWorld(t, testSettings, b, func(w *world) {
-		w.SetOrders(attached)
-		w.SetAssigned(1, true, bad, nil)
-		w.after(20 * time.Minute)
-		w.SetAssigned(1, false, []string{"/n/good"}, nil)
-		w.after(time.Second)
+		w.begin(20*time.Minute, append(bad, "/n/stray")...)
+		w.SetAssigned(1, false, []string{"/n/good"}, []string{"/n/stray"})
+		w.after(recovery.SettleTime + planSpacing)
 		w.wantServed("/n/good")
+		if b.flying != 2 {
+			t.Errorf("%d retries at a time, want half of the concurrency", b.flying)
+		}
 	})
 }
 
@@ -66,9 +64,7 @@ func TestRetriesBackOffToThirtySeconds(t *testing.T) {
 	b := newFakeBroker()
 	b.loadErr["/n/a"] = errRefused
 	inWorld(t, testSettings, b, func(w *world) {
-		w.SetOrders(attached)
-		w.SetAssigned(1, true, []string{"/n/a"}, nil)
-		w.after(10 * time.Minute)
+		w.begin(10*time.Minute, "/n/a")
 		times := b.loadTimes["/n/a"]
 		nominal := initialBackoff
 		for i := 1; i < len(times); i++ {
@@ -81,9 +77,7 @@ func TestRetriesBackOffToThirtySeconds(t *testing.T) {
 		if len(times) < 20 {
 			t.Errorf("only %d attempts in ten minutes", len(times))
 		}
-		if n := strings.Count(w.log.String(), "a topic failed"); n != 1 {
-			t.Errorf("logged %d times, want once", n)
-		}
+		w.wantLog("a topic failed", 1)
 	})
 }
 
@@ -91,11 +85,16 @@ func TestNoMoreCallsAtATimeThanTheConcurrency(t *testing.T) {
 	b := newFakeBroker()
 	b.latency = 10 * time.Millisecond
 	inWorld(t, testSettings, b, func(w *world) {
-		w.SetOrders(attached)
-		w.SetAssigned(1, true, names("t", 100), nil)
-		w.after(300 * time.Millisecond) // 100 × 10 ms ÷ 4, and the listing
-		if p := w.Snapshot(); p.Served != 100 || b.maxFlying != 4 {
-			t.Errorf("served %d with at most %d calls at a time; want 100 and 4", p.Served, b.maxFlying)
+		w.rec.slow = 10 * time.Millisecond
+		w.begin(15*time.Millisecond, names("t", 1000)...)
+		w.Kick()
+		w.after(235 * time.Millisecond) // about 92 × 10 ms ÷ 4, after the listing and the records
+		if w.rec.calls != 1 {
+			t.Errorf("records were read %d times, with %d left", w.rec.calls, recordBatch-100)
+		}
+		w.after(2500 * time.Millisecond)
+		if p := w.Snapshot(); p.Served != 1000 || b.maxFlying != 5 {
+			t.Errorf("served %d with at most %d calls at a time; want 1000, and 4 beside a listing", p.Served, b.maxFlying)
 		}
 	})
 }

@@ -27,7 +27,6 @@ func (o *Ownership) fly(call func(ctx context.Context, s Standing) error, land f
 		}
 		now := time.Now()
 		o.call.flying = false
-		o.clock++
 		land(err, now)
 		o.poke()
 	})
@@ -83,7 +82,7 @@ func (o *Ownership) startLocking(asks []LockRequest) {
 				continue
 			}
 			o.answered(l, ask, answers[i], now)
-			if l.over && l.wanted {
+			if l.over {
 				waiting++
 			}
 		}
@@ -100,8 +99,10 @@ func (o *Ownership) answered(l *lock, ask LockRequest, k Lock, now time.Time) {
 	switch {
 	case ask.Step == recovery.LockRelease:
 		l.doubt = false
-		l.had = l.had && k.State != recovery.LockFree
-	case ask.Step == recovery.LockRebind && k.State == recovery.LockOurs && k.Revision != ask.Revision:
+		if k.State == recovery.LockFree {
+			l.had = false
+		}
+	case ask.Step == recovery.LockRebind:
 		l.doubt = false // a release of what was before can do nothing any more
 	}
 	o.learn(l, k)
@@ -117,19 +118,20 @@ func (o *Ownership) answered(l *lock, ask LockRequest, k Lock, now time.Time) {
 // learn takes what is known of a lock. One that a release may still hit is not relied on:
 // it is to be written anew first.
 func (o *Ownership) learn(l *lock, k Lock) {
-	if k.State == recovery.LockOurs && l.doubt {
-		k.State = recovery.LockStale
-	}
-	if k.State == recovery.LockFree || k.State == recovery.LockForeign {
+	switch k.State {
+	case recovery.LockFree, recovery.LockForeign:
 		l.doubt = false // what a release would hit is gone
+	case recovery.LockOurs:
+		if l.doubt {
+			k.State = recovery.LockStale
+		} else {
+			l.had, l.conflict = true, false
+		}
 	}
-	if k.State != recovery.LockForeign || k.Owner != l.Owner {
+	if k.Owner != l.Owner {
 		l.since, l.over, l.next = time.Time{}, false, time.Time{}
 	}
-	if k.State == recovery.LockOurs {
-		l.had, l.conflict = true, false
-	}
-	l.Lock, l.learned = k, o.clock
+	l.Lock = k
 	o.open[l] = struct{}{}
 }
 
@@ -141,7 +143,7 @@ func (o *Ownership) refused(l *lock, now time.Time) {
 	was := l.over
 	w := recovery.RetryWindow{Every: o.settings.RetryInterval, Window: o.settings.RetryWindow, Slow: o.settings.AuditInterval}
 	l.next, l.over = w.After(l.since, now)
-	if l.over && !was && w.Window > 0 && l.wanted {
+	if l.over && !was && w.Window > 0 {
 		o.metrics.exhausted.Inc()
 	}
 }
@@ -160,11 +162,8 @@ func (o *Ownership) startLooking(topics []string) {
 		for i, topic := range topics {
 			l := o.table[topic]
 			l.asked = false
-			if err == nil && i < len(answers) {
+			if err == nil {
 				o.learn(l, answers[i])
-			}
-			if l.State == recovery.LockForeign {
-				o.refused(l, now)
 			}
 		}
 	})
@@ -173,7 +172,6 @@ func (o *Ownership) startLooking(topics []string) {
 // startAudit asks which locks stand under our lease: of those that should and do not, and
 // of those that do and are not known, the truth is to be found out.
 func (o *Ownership) startAudit() {
-	began := o.clock
 	var topics []string
 	o.fly(func(ctx context.Context, s Standing) (err error) {
 		topics, err = o.store.Under(ctx, s)
@@ -191,14 +189,14 @@ func (o *Ownership) startAudit() {
 		o.auditAt = now.Add(o.settings.AuditInterval)
 		slices.Sort(topics)
 		for topic, l := range o.table {
-			if _, found := slices.BinarySearch(topics, topic); !found && l.State == recovery.LockOurs && !l.asked && l.learned <= began {
+			if _, found := slices.BinarySearch(topics, topic); !found && l.State == recovery.LockOurs {
 				o.log.Warn("an ownership lock that we held is not under our lease any more", "topic", topic, "epoch", o.orders.Epoch)
 				o.learn(l, Lock{})
 			}
 		}
 		for _, topic := range topics {
 			l := o.lock(topic)
-			if l.State != recovery.LockOurs && !l.asked && l.learned <= began {
+			if l.State != recovery.LockOurs {
 				o.learn(l, Lock{})
 			}
 		}
@@ -217,15 +215,16 @@ func (o *Ownership) followWaiting() {
 		return
 	}
 	var waiting []string
-	covered := true
+	fresh := 0
 	for l := range o.open {
-		if l.State == recovery.LockForeign && l.wanted {
+		if l.State == recovery.LockForeign {
 			waiting = append(waiting, l.topic)
-			_, ok := o.follow.covers[l.topic]
-			covered = covered && ok
+			if _, ok := o.follow.covers[l.topic]; !ok {
+				fresh++
+			}
 		}
 	}
-	if len(waiting) > 0 && covered {
+	if len(waiting) > 0 && fresh == 0 {
 		return
 	}
 	if o.follow.stop != nil {
@@ -245,7 +244,7 @@ func (o *Ownership) followWaiting() {
 	o.tasks.Go(func() {
 		defer stop()
 		err := o.store.FollowFree(ctx, waiting, func(topics []string) { o.freed(generation, topics) })
-		if err != nil && ctx.Err() == nil {
+		if ctx.Err() == nil {
 			o.log.Warn("ownership locks are not watched; they are asked for now and then", "err", err)
 		}
 	})
@@ -259,10 +258,12 @@ func (o *Ownership) freed(generation uint64, topics []string) {
 		return
 	}
 	for _, topic := range topics {
-		if l, ok := o.table[topic]; ok && l.State == recovery.LockForeign && !l.asked {
-			o.learn(l, Lock{State: recovery.LockFree})
-		} else if ok && l.asked {
+		switch l, ok := o.table[topic]; {
+		case !ok:
+		case l.asked:
 			l.again = true // the answer in flight may be older than the news
+		case l.State == recovery.LockForeign:
+			o.learn(l, Lock{State: recovery.LockFree})
 		}
 	}
 	o.poke()

@@ -302,6 +302,13 @@ func (o *owners) stand(s Standing, mode recovery.Mode, attached bool) {
 	o.Reconciler.SetOrders(recovery.Orders{Epoch: s.Epoch, Mode: mode, Attached: attached, Instance: "a"})
 }
 
+// begin attaches the broker, to which these topics are assigned, and lets virtual time pass.
+func (o *owners) begin(d time.Duration, topics ...string) {
+	o.stand(firstStanding, recovery.Active, true)
+	o.assign(true, topics, nil)
+	o.after(d)
+}
+
 func (o *owners) assign(full bool, puts, deletes []string) {
 	o.SetAssigned(1, full, puts, deletes)
 	o.own.SetWanted(full, puts, deletes)
@@ -367,34 +374,3 @@ func (b *fakeBroker) serves(topic string) bool {
 }
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
-
-// ownershipProgress is the acquisition at one moment.
-type ownershipProgress struct {
-	Wanted    int
-	Owned     int  // of these, whose lock is ours
-	Elsewhere int  // of these, whose lock is another's
-	Settled   bool // every wanted lock is ours, or was another's throughout the retry window
-	LastError string
-}
-
-func (o *Ownership) progress() ownershipProgress {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	p := ownershipProgress{LastError: o.call.lastErr, Settled: o.wantedKnown && o.orders.Attached}
-	for _, l := range o.table {
-		if !l.wanted {
-			continue
-		}
-		p.Wanted++
-		switch l.State {
-		case recovery.LockOurs:
-			p.Owned++
-		case recovery.LockForeign:
-			p.Elsewhere++
-		}
-		if !l.yield && l.State != recovery.LockOurs && (l.State != recovery.LockForeign || !l.over) {
-			p.Settled = false
-		}
-	}
-	return p
-}

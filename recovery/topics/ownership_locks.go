@@ -87,10 +87,9 @@ type Ownership struct {
 	wake       chan struct{}
 	yields     chan struct{}
 
-	mu      sync.Mutex
-	running bool
-	base    context.Context // Run's
-	tasks   sync.WaitGroup  // goroutines begun while running
+	mu    sync.Mutex
+	base  context.Context // Run's
+	tasks sync.WaitGroup  // goroutines begun while it runs
 
 	orders LockOrders
 	// generation grows with each change of orders; work carries the one it was begun
@@ -102,7 +101,6 @@ type Ownership struct {
 	table       map[string]*lock
 	open        map[*lock]struct{} // locks that are not as they should be, or not known to be
 	wantedKnown bool
-	clock       uint64 // counts answers, so that an audit does not undo later ones
 
 	call      calling
 	auditAt   time.Time
@@ -118,16 +116,15 @@ type Ownership struct {
 type lock struct {
 	topic string
 	Lock
-	wanted  bool
-	yield   bool           // wanted, and on its way to another broker
-	claim   recovery.Claim // as told to the reconciler
-	asked   bool           // a call about it is in flight
-	again   bool           // it went while that call was in flight
-	doubt   bool           // a release was not answered, and may still come to pass
-	since   time.Time      // when it was first found to be this other broker's
-	next    time.Time      // not before, while it is another's
-	over    bool           // the retry window is
-	learned uint64         // the clock when it was last answered
+	wanted bool
+	yield  bool           // wanted, and on its way to another broker
+	claim  recovery.Claim // as told to the reconciler
+	asked  bool           // a call about it is in flight
+	again  bool           // it went while that call was in flight
+	doubt  bool           // a release was not answered, and may still come to pass
+	since  time.Time      // when it was first found to be this other broker's
+	next   time.Time      // not before, while it is another's
+	over   bool           // the retry window is
 
 	had      bool // it was ours, under whatever orders, and was not released
 	conflict bool // and was found to be another's
@@ -280,13 +277,13 @@ func (o *Ownership) newGeneration() {
 	o.reconciler.SetClaims(told)
 }
 
-// Trouble is the last failure since the store answered, and how many topics that are wanted another
-// broker holds. It costs one pass over the topics.
+// Trouble is the last failure since the store answered, and how many topics another broker holds. It
+// costs one pass over the topics.
 func (o *Ownership) Trouble() (lastErr string, elsewhere int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, l := range o.table {
-		if l.wanted && l.State == recovery.LockForeign {
+		if l.State == recovery.LockForeign {
 			elsewhere++
 		}
 	}

@@ -19,15 +19,13 @@ func TestATopicThatCannotBeUnloadedKeepsItsLock(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := newFakeBroker()
 			inOwners(t, testOwnership, b, func(o *owners) {
-				o.stand(firstStanding, recovery.Active, true)
-				o.assign(true, []string{"/n/a"}, nil)
-				o.after(time.Second)
+				o.begin(time.Second, "/n/a")
 				b.set(func() { b.quiesceErr["/n/a"] = errRefused })
 				give(o)
 				o.after(10 * time.Minute)
 				o.wantOwned("/n/a")
-				if o.own.Yielded("/n/a") {
-					t.Error("yielded, and still served")
+				if o.own.Yielded("/n/a") || value(o.l, &o.l.followed) != 0 {
+					t.Error("yielded, and still served; or its lock is waited for")
 				}
 				b.set(func() { delete(b.quiesceErr, "/n/a") })
 				o.after(time.Minute)
@@ -39,22 +37,28 @@ func TestATopicThatCannotBeUnloadedKeepsItsLock(t *testing.T) {
 
 func TestADrainingBrokerTakesNothingNewAndADrainedOneGivesItsLocksUp(t *testing.T) {
 	inOwners(t, testOwnership, newFakeBroker(), func(o *owners) {
-		o.stand(firstStanding, recovery.Active, true)
-		o.assign(true, names("t", 5), nil)
-		o.after(time.Second)
+		o.begin(time.Second, names("t", 5)...)
 		o.stand(firstStanding, recovery.Draining, true)
 		o.assign(false, []string{"/n/later"}, nil)
 		o.after(time.Minute)
+		o.l.expire(firstStanding.LeaseID)
+		o.stand(nextStanding, recovery.Draining, true) // what it serves it serves on, under the new lease
+		o.after(time.Minute)
 		o.wantServed(names("t", 5)...)
 		o.wantOwned(names("t", 5)...)
-		o.stand(firstStanding, recovery.Drained, true)
+		o.stand(nextStanding, recovery.Drained, true)
 		o.after(5 * time.Second)
 		o.wantServed()
 		o.wantOwned()
-		o.stand(firstStanding, recovery.Active, true)
+		o.l.put("/n/t-00001", "me", nextStanding) // a call that nobody heard of any more
+		o.after(testOwnership.AuditInterval)
+		o.wantOwned()
+		o.l.put("/n/t-00000", "other", Standing{9, 9}) // which is no conflict: it was given up
+		o.stand(nextStanding, recovery.Active, true)
 		o.after(5 * time.Second)
-		o.wantServed(append(names("t", 5), "/n/later")...)
-		o.wantOwned(append(names("t", 5), "/n/later")...)
+		o.wantServed(append(names("t", 5)[1:], "/n/later")...)
+		o.wantOwned(append(names("t", 5)[1:], "/n/later")...)
+		o.wantMetric("holdfast_ownership_conflicts_total 0")
 	})
 }
 
@@ -76,9 +80,7 @@ func TestReacquireOnLockDeletion(t *testing.T) {
 			b := newFakeBroker()
 			inOwners(t, s, b, func(o *owners) {
 				o.l.put("/n/theirs", "other", Standing{9, 9})
-				o.stand(firstStanding, recovery.Active, true)
-				o.assign(true, []string{"/n/theirs", "/n/free"}, nil)
-				o.after(c.held)
+				o.begin(c.held, "/n/theirs", "/n/free")
 				o.wantServed("/n/free")
 				o.l.remove("/n/theirs")
 				start := time.Now()
@@ -99,12 +101,11 @@ func TestLocksAreWatchedOnlyWhileOneIsWaitedFor(t *testing.T) {
 	b := newFakeBroker()
 	inOwners(t, testOwnership, b, func(o *owners) {
 		following := func() int { return value(o.l, &o.l.following) }
-		o.stand(firstStanding, recovery.Active, true)
-		o.assign(true, []string{"/n/a"}, nil)
-		o.after(time.Minute)
-		if n := following(); n != 0 || value(o.l, &o.l.followed) != 0 {
-			t.Errorf("%d watches while nothing is waited for", n)
+		o.begin(time.Minute, "/n/a")
+		if n := following(); n != 0 || value(o.l, &o.l.followed) != 0 || value(o.l, &o.l.calls) != 3 {
+			t.Errorf("%d watches while nothing is waited for, %d calls instead of one and two audits", n, o.l.calls)
 		}
+		o.wantLog("longer than the retry window", 0)
 		o.l.put("/n/theirs", "other", Standing{9, 9})
 		o.assign(false, []string{"/n/theirs"}, nil)
 		o.after(time.Second)
@@ -123,6 +124,7 @@ func TestLocksAreWatchedOnlyWhileOneIsWaitedFor(t *testing.T) {
 		if n := following(); n != 0 {
 			t.Errorf("%d watches while detached", n)
 		}
+		o.wantLog("are not watched", 0)
 	})
 }
 
@@ -132,16 +134,10 @@ func TestReacquireWindowExhausted(t *testing.T) {
 		for _, topic := range names("theirs", 3) {
 			o.l.put(topic, "other", Standing{9, 9})
 		}
-		o.stand(firstStanding, recovery.Active, true)
-		o.assign(true, append(names("theirs", 3), "/n/free"), nil)
-		o.after(1900 * time.Millisecond)
-		if p := o.Reconciler.Snapshot(); p.Reconciled || p.Elsewhere != 0 || o.own.progress().Settled {
-			t.Errorf("within the window: progress %+v, want readiness to wait", p)
-		}
+		o.begin(1900*time.Millisecond, append(names("theirs", 3), "/n/free")...)
+		o.want("4 assigned, 1 served, 3 missing") // within the window readiness waits
 		o.after(300 * time.Millisecond)
-		if p := o.Reconciler.Snapshot(); !p.Reconciled || p.Elsewhere != 3 || p.Missing != 3 || !o.own.progress().Settled {
-			t.Errorf("after the window: progress %+v, want the gate open for the others", p)
-		}
+		o.want("4 assigned, 1 served, 3 missing, 3 elsewhere, complete")
 		if s := o.state("/n/theirs-00000"); s.State != TopicElsewhere || !strings.Contains(s.Error, "other") {
 			t.Errorf("told as %+v, want held_elsewhere with the owner", s)
 		}
@@ -152,9 +148,7 @@ func TestReacquireWindowExhausted(t *testing.T) {
 		o.after(5 * time.Minute)
 		o.wantMetric("holdfast_acquire_retry_attempts_total 60") // every 30 s
 		o.wantMetric("holdfast_acquire_retry_window_exhausted_total 3")
-		if n := strings.Count(o.log.String(), "longer than the retry window"); n != 1 {
-			t.Errorf("logged %d times, want once", n)
-		}
+		o.wantLog("longer than the retry window", 1)
 	})
 }
 
@@ -163,12 +157,8 @@ func TestWithoutARetryWindowOnlyTheAuditAsksAgain(t *testing.T) {
 	s.RetryWindow, s.Watch = 0, false
 	inOwners(t, s, newFakeBroker(), func(o *owners) {
 		o.l.put("/n/theirs", "other", Standing{9, 9})
-		o.stand(firstStanding, recovery.Active, true)
-		o.assign(true, []string{"/n/theirs"}, nil)
-		o.after(29 * time.Second)
-		if !o.Reconciler.Snapshot().Reconciled {
-			t.Error("readiness waits for a lock that nobody asks for")
-		}
+		o.begin(29*time.Second, "/n/theirs")
+		o.want("1 assigned, 1 missing, 1 elsewhere, complete")
 		o.wantMetric("holdfast_acquire_retry_attempts_total 0")
 		o.after(2 * time.Second)
 		o.wantMetric("holdfast_acquire_retry_attempts_total 1")
@@ -178,62 +168,37 @@ func TestWithoutARetryWindowOnlyTheAuditAsksAgain(t *testing.T) {
 
 func TestInFlightAcquireDropsAfterDetach(t *testing.T) {
 	for _, c := range []struct {
-		name   string
-		wanted bool
-	}{{"still wanted: verified, not assumed", true}, {"not wanted any more: released", false}} {
+		name string
+		want []string
+	}{{"still wanted: verified, not assumed", []string{"/n/a"}}, {"not wanted any more: released", nil}} {
 		t.Run(c.name, func(t *testing.T) {
 			b := newFakeBroker()
 			inOwners(t, testOwnership, b, func(o *owners) {
 				o.l.set(func() { o.l.deaf = 2 * time.Second })
-				o.stand(firstStanding, recovery.Active, true)
-				o.assign(true, []string{"/n/a"}, nil)
-				o.after(time.Second)
+				o.begin(time.Second, "/n/a")
 				o.stand(firstStanding, recovery.Active, false)
 				o.l.set(func() { o.l.deaf = 0 })
-				o.after(10 * time.Second)
-				o.wantOwned("/n/a") // the call was carried out
-				if p := o.own.progress(); p.Owned != 0 || p.Settled || b.loads["/n/a"] != 0 {
-					t.Errorf("believed while detached: %+v, %d loads", p, b.loads["/n/a"])
-				}
-				if !c.wanted {
-					o.assign(false, nil, []string{"/n/a"})
-				}
 				calls := value(o.l, &o.l.calls)
+				o.after(10 * time.Minute)
+				o.wantOwned("/n/a") // the call was carried out
+				if _, ours := o.Calm("/n/a"); ours || b.loads["/n/a"] != 0 || value(o.l, &o.l.calls) != calls {
+					t.Errorf("while detached: believed %v, %d loads, %d calls", ours, b.loads["/n/a"], o.l.calls-calls)
+				}
+				o.assign(true, c.want, nil)
 				o.stand(firstStanding, recovery.Active, true)
 				o.after(5 * time.Second)
-				if value(o.l, &o.l.calls) == calls {
-					t.Error("nothing was asked after the re-attachment")
-				}
-				if c.wanted {
-					o.wantOwned("/n/a")
-					o.wantServed("/n/a")
-				} else {
-					o.wantOwned()
-					o.wantServed()
-				}
+				o.wantOwned(c.want...)
+				o.wantServed(c.want...)
 			})
 		})
 	}
-}
-
-func TestNothingIsAskedWhileDetached(t *testing.T) {
-	inOwners(t, testOwnership, newFakeBroker(), func(o *owners) {
-		o.stand(firstStanding, recovery.Active, false)
-		o.assign(true, names("t", 5), nil)
-		o.after(10 * time.Minute)
-		if value(o.l, &o.l.calls) != 0 {
-			t.Errorf("%d calls", value(o.l, &o.l.calls))
-		}
-	})
 }
 
 func TestReOwn(t *testing.T) {
 	b := newFakeBroker()
 	inOwners(t, testOwnership, b, func(o *owners) {
 		topics := names("t", 30)
-		o.stand(firstStanding, recovery.Active, true)
-		o.assign(true, topics, nil)
-		o.after(time.Second)
+		o.begin(time.Second, topics...)
 		o.wantOwned(topics...)
 		// The session is lost; the broker goes on serving until it is asked not to.
 		o.stand(firstStanding, recovery.Active, false)
@@ -260,9 +225,7 @@ func TestReOwn(t *testing.T) {
 			t.Errorf("deleted on the way: %v", sortedKeys(o.l.deletes))
 		}
 		o.wantMetric("holdfast_ownership_conflicts_total 15")
-		if n := strings.Count(o.log.String(), "owned by another broker"); n != 1 {
-			t.Errorf("conflicts were logged %d times, want once", n)
-		}
+		o.wantLog("owned by another broker", 1)
 		o.l.expire(firstStanding.LeaseID)
 		o.after(time.Minute)
 		o.wantOwned(mine...)
@@ -281,19 +244,22 @@ func TestAForeignTopicIsUnloadedAtOnceAndTold(t *testing.T) {
 		o.assign(true, served[:15], nil) // the others are served here and not even assigned
 		o.after(200 * time.Millisecond)
 		o.wantServed("/n/t-00007")
-		if p := o.Reconciler.Snapshot(); p.Foreign != 1 || p.GuardTripped {
-			t.Errorf("progress %+v; want one foreign topic and no guard", p)
+		o.want("15 assigned, 1 served, 14 missing, 5 quarantined, 1 foreign, 1 failed, error")
+		o.after(3 * time.Second)
+		o.want("15 assigned, 1 served, 14 missing, 5 quarantined, 14 elsewhere, 1 foreign, 1 failed, error") // and no ready broker
+		if s := o.state("/n/t-00019"); s.Error != "" {
+			t.Errorf("nobody has it here, and it is told as %+v", s)
 		}
 		if s := o.state("/n/t-00007"); s.State != TopicForeign {
 			t.Errorf("told as %+v", s)
 		}
 		b.set(func() { delete(b.quiesceErr, "/n/t-00007") })
-		o.after(time.Second)
+		o.after(maxQuiesceBackoff + time.Second)
 		o.wantServed()
-		if p := o.Reconciler.Snapshot(); p.Foreign != 0 {
-			t.Errorf("progress %+v", p)
-		}
+		o.want("15 assigned, 15 missing, 5 quarantined, 15 elsewhere, complete")
 		o.wantMetric("holdfast_ownership_conflicts_total 20")
+		o.after(time.Minute)
+		o.wantMetric("holdfast_acquire_retry_window_exhausted_total 15") // the others are not waited for
 	})
 }
 
@@ -303,28 +269,25 @@ func TestAStoreErrorIsNotAnAbsentLock(t *testing.T) {
 		o.l.put("/n/held", "me", firstStanding)
 		o.l.put("/n/theirs", "other", Standing{9, 9})
 		o.l.set(func() { o.l.err = errStoreAway })
-		o.stand(firstStanding, recovery.Active, true)
-		o.assign(true, []string{"/n/held", "/n/theirs", "/n/new"}, nil)
-		o.after(time.Minute)
+		o.begin(time.Minute, "/n/held", "/n/theirs", "/n/new")
 		o.wantServed("/n/held", "/n/theirs") // nothing is known to be another's, nothing is loaded
-		if p := o.own.progress(); !strings.Contains(p.LastError, "no leader") || p.Owned+p.Elsewhere != 0 {
-			t.Errorf("ownership %+v", p)
+		if err, elsewhere := o.own.Trouble(); !strings.Contains(err, "no leader") || elsewhere != 0 {
+			t.Errorf("%d elsewhere, error %s", elsewhere, err)
 		}
 		if value(o.l, &o.l.calls) < 12 || value(o.l, &o.l.calls) > 30 {
 			t.Errorf("%d calls in a minute, want a backoff of up to 5 s", value(o.l, &o.l.calls))
 		}
-		if n := strings.Count(o.log.String(), "cannot be asked for"); n != 1 {
-			t.Errorf("logged %d times, want once", n)
-		}
+		o.wantLog("cannot be asked for", 1)
 		o.l.set(func() { o.l.err = nil })
 		o.after(7 * time.Second)
 		o.wantServed("/n/held", "/n/new")
+		o.wantLog("can be asked for again", 1)
 		// What is known stays known through the next failure.
 		o.l.set(func() { o.l.err = errStoreAway })
 		o.after(5 * time.Minute)
 		o.wantServed("/n/held", "/n/new")
-		if s := o.state("/n/theirs"); s.State != TopicElsewhere {
-			t.Errorf("told as %+v", s)
+		if _, elsewhere := o.own.Trouble(); elsewhere != 1 || o.state("/n/theirs").State != TopicElsewhere {
+			t.Errorf("%d elsewhere; told as %+v", elsewhere, o.state("/n/theirs"))
 		}
 	})
 }
@@ -333,9 +296,7 @@ func TestWhatWasAnsweredBeforeAnErrorCounts(t *testing.T) {
 	b := newFakeBroker()
 	inOwners(t, testOwnership, b, func(o *owners) {
 		o.l.set(func() { o.l.err, o.l.partial = errStoreAway, 3 })
-		o.stand(firstStanding, recovery.Active, true)
-		o.assign(true, names("t", 5), nil)
-		o.after(100 * time.Millisecond)
+		o.begin(100*time.Millisecond, names("t", 5)...)
 		if n := len(b.served()); n != 3 {
 			t.Errorf("%d served, want the three that were answered", n)
 		}
@@ -379,9 +340,7 @@ func TestALateReleaseDoesNotTakeALockThatIsBelieved(t *testing.T) {
 		t.Run(late.String(), func(t *testing.T) {
 			b := newFakeBroker()
 			inOwners(t, testOwnership, b, func(o *owners) {
-				o.stand(firstStanding, recovery.Active, true)
-				o.assign(true, []string{"/n/a"}, nil)
-				o.after(time.Second)
+				o.begin(time.Second, "/n/a")
 				b.set(func() { clear(b.serving) })
 				o.Kick()
 				o.after(time.Second)
@@ -413,8 +372,9 @@ func TestTheAuditFindsLocksThatWentAndLocksThatStayed(t *testing.T) {
 	inOwners(t, testOwnership, b, func(o *owners) {
 		o.l.put("/n/left-over", "me", firstStanding) // of a life before this one
 		o.stand(firstStanding, recovery.Active, true)
-		o.assign(true, []string{"/n/a", "/n/b", "/n/c"}, nil)
-		o.after(time.Second)
+		o.after(time.Minute)
+		o.wantOwned("/n/left-over") // it may be assigned
+		o.begin(time.Second, "/n/a", "/n/b", "/n/c")
 		o.wantOwned("/n/a", "/n/b", "/n/c")
 		o.l.remove("/n/a", "/n/b") // by a third party
 		o.l.put("/n/b", "other", Standing{9, 9})
@@ -422,28 +382,33 @@ func TestTheAuditFindsLocksThatWentAndLocksThatStayed(t *testing.T) {
 		o.wantOwned("/n/a", "/n/c")
 		o.wantServed("/n/a", "/n/c")
 		o.wantMetric("holdfast_ownership_conflicts_total 1")
-		if n := strings.Count(o.log.String(), "not under our lease any more"); n != 2 {
-			t.Errorf("logged %d times, want twice", n)
-		}
+		o.wantLog("not under our lease any more", 2)
 	})
 }
 
 func TestALockIsNoGroundForLoadingBeforeItIsVerifiedAgain(t *testing.T) {
-	b := newFakeBroker()
-	inOwners(t, testOwnership, b, func(o *owners) {
-		o.stand(firstStanding, recovery.Active, true)
-		o.assign(true, []string{"/n/a"}, nil)
-		o.after(time.Second)
-		o.stand(firstStanding, recovery.Active, false)
-		b.set(func() { clear(b.serving) })
-		o.l.set(func() { o.l.err = errStoreAway })
-		o.stand(firstStanding, recovery.Active, true)
-		o.after(time.Minute)
-		o.wantServed()
-		o.l.set(func() { o.l.err = nil })
-		o.after(10 * time.Second)
-		o.wantServed("/n/a")
-	})
+	for name, again := range map[string]func(o *owners){
+		"attached again": func(o *owners) {
+			o.stand(firstStanding, recovery.Active, false)
+			o.stand(firstStanding, recovery.Active, true)
+		},
+		"under another lease": func(o *owners) { o.stand(nextStanding, recovery.Active, true) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newFakeBroker()
+			inOwners(t, testOwnership, b, func(o *owners) {
+				o.begin(time.Second, "/n/a")
+				b.set(func() { clear(b.serving) })
+				o.l.set(func() { o.l.err = errStoreAway })
+				again(o)
+				o.after(time.Minute)
+				o.wantServed()
+				o.l.set(func() { o.l.err = nil })
+				o.after(10 * time.Second)
+				o.wantServed("/n/a")
+			})
+		})
+	}
 }
 
 func TestALoadThatWaitsForItsTurnIsWithdrawnWithTheClaim(t *testing.T) {
@@ -471,9 +436,7 @@ func TestALoadThatWaitsForItsTurnIsWithdrawnWithTheClaim(t *testing.T) {
 func TestNothingIsReleasedOnAnOldViewOfTheBroker(t *testing.T) {
 	b := newFakeBroker()
 	inOwners(t, testOwnership, b, func(o *owners) {
-		o.stand(firstStanding, recovery.Active, true)
-		o.assign(true, []string{"/n/a"}, nil)
-		o.after(time.Second)
+		o.begin(time.Second, "/n/a")
 		b.set(func() { b.listErr = errRefused })
 		o.Reconciler.SetOrders(recovery.Orders{Epoch: 1, Mode: recovery.Active, Attached: true, Instance: "another process"})
 		o.assign(false, nil, []string{"/n/a"})
@@ -499,6 +462,15 @@ func TestALoadWithoutAnAnswerIsLookedForBeforeItsLockIsReleased(t *testing.T) {
 			o.after(time.Second)
 			o.stand(firstStanding, recovery.Drained, true)
 			o.after(2500 * time.Millisecond)
+		}, time.Second},
+		{"it ends after new orders, under which the broker is being listed", func(o *owners) {
+			o.b.set(func() { o.b.deaf = 3 * time.Second })
+			o.assign(true, []string{"/n/a"}, nil)
+			o.after(time.Second)
+			o.b.set(func() { o.b.listDeaf = 2500 * time.Millisecond })
+			o.stand(firstStanding, recovery.Drained, true)
+			o.after(2200 * time.Millisecond)
+			o.b.set(func() { o.b.listDeaf = 0 })
 		}, time.Second},
 		{"it ends by its timeout", func(o *owners) {
 			o.b.set(func() { o.b.hangs["/n/a"] = true })
@@ -538,37 +510,50 @@ func TestALoadWithoutAnAnswerIsLookedForBeforeItsLockIsReleased(t *testing.T) {
 	}
 }
 
-// The listing was asked for before the load ended, so it does not tell what became of it.
-func TestATopicWhoseLoadHadNoAnswerIsNotForgottenByAnOlderListing(t *testing.T) {
-	inWorld(t, testSettings, newFakeBroker(), func(w *world) {
-		forget := func(clock uint64) {
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			w.applyListing(clock, Held{}, time.Now())
-			w.list.fresh = true
-		}
-		w.mu.Lock()
-		topic := w.topic("/n/a", time.Now())
-		topic.unsure, topic.changed = true, 7
-		w.mu.Unlock()
-		forget(5)
-		if idle := w.Idle([]string{"/n/a"}); len(idle) > 0 {
-			t.Error("idle by a listing of before")
-		}
-		forget(8)
-		if idle := w.Idle([]string{"/n/a"}); len(idle) == 0 {
-			t.Error("not idle, though it was listed since")
-		}
-	})
+// The listing was asked for at clock 7, and has none of them.
+func TestWhatAListingForgets(t *testing.T) {
+	type facts = recovery.PlanFacts
+	now := time.Now()
+	for _, row := range []struct {
+		name string
+		topic
+		kept, idle bool
+	}{
+		{"nothing is left of it", topic{}, false, true},
+		{"a call had no answer since", topic{unsure: true, changed: 8}, true, false},
+		{"a call had no answer before", topic{unsure: true, changed: 7}, false, true},
+		{"held", topic{PlanFacts: facts{Held: true}}, true, false},
+		{"assigned", topic{PlanFacts: facts{Assigned: true}}, true, true},
+		{"assigned, and it was done with since", topic{PlanFacts: facts{Assigned: true}, changed: 8}, true, true},
+		{"not assigned yet, and its lock is ours", topic{PlanFacts: facts{Claim: recovery.ClaimOurs}}, true, true},
+		{"its lock is not known", topic{PlanFacts: facts{Claim: recovery.ClaimPending}}, false, true},
+		{"served since", topic{PlanFacts: facts{Serving: true}, changed: 8}, true, false},
+		{"served before", topic{PlanFacts: facts{Serving: true}, changed: 7}, false, true},
+		{"withdrawn since", topic{PlanFacts: facts{Quiesced: true}, changed: 8}, true, true},
+		{"withdrawn before", topic{PlanFacts: facts{Quiesced: true}}, false, true},
+		{"just unassigned: the guard counts it", topic{PlanFacts: facts{Lost: true, UnassignedAt: now.Add(-time.Second)}}, true, true},
+		{"just moved away", topic{PlanFacts: facts{UnassignedAt: now.Add(-time.Second)}}, false, true},
+		{"unassigned long ago", topic{PlanFacts: facts{Lost: true, UnassignedAt: now.Add(-time.Hour)}}, false, true},
+		{"being withdrawn", topic{phase: phaseFlying}, true, false},
+		{"to be withdrawn", topic{want: actQuiesce, phase: phaseReady}, true, true},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			r := NewReconciler(testSettings, newFakeBroker(), &fakeRecords{}, discard(), nil)
+			topic := row.topic
+			r.table["/n/a"], r.list.fresh = &topic, true
+			r.applyListing(7, Held{}, now)
+			if kept, idle := len(r.table) > 0, len(r.Idle([]string{"/n/a"})) > 0; kept != row.kept || idle != row.idle {
+				t.Errorf("kept %v, idle %v", kept, idle)
+			}
+		})
+	}
 }
 
 func TestAnAuditThatFailsHoldsNoLockUp(t *testing.T) {
 	b := newFakeBroker()
 	inOwners(t, testOwnership, b, func(o *owners) {
 		o.l.set(func() { o.l.asideErr = errStoreAway })
-		o.stand(firstStanding, recovery.Active, true)
-		o.assign(true, []string{"/n/a"}, nil)
-		o.after(10 * time.Minute)
+		o.begin(10*time.Minute, "/n/a")
 		start := time.Now()
 		o.assign(false, []string{"/n/b"}, nil)
 		for o.l.owner("/n/b") != "me" {
@@ -579,8 +564,6 @@ func TestAnAuditThatFailsHoldsNoLockUp(t *testing.T) {
 		}
 		o.l.set(func() { o.l.asideErr = nil })
 		o.after(time.Minute)
-		if n := strings.Count(o.log.String(), "cannot be checked"); n != 1 {
-			t.Errorf("it was logged %d times, want once", n)
-		}
+		o.wantLog("cannot be checked", 1)
 	})
 }

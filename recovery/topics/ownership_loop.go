@@ -52,13 +52,12 @@ func (o *Ownership) Run(ctx context.Context) error {
 func (o *Ownership) begin(ctx context.Context) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.base, o.running = ctx, true
+	o.base = ctx
 	o.newGeneration()
 }
 
 func (o *Ownership) end() {
 	o.mu.Lock()
-	o.running = false
 	o.endWork()
 	o.mu.Unlock()
 	o.tasks.Wait()
@@ -80,7 +79,7 @@ func (o *Ownership) step() time.Duration {
 	defer o.mu.Unlock()
 	now := time.Now()
 	sleep := time.Hour
-	if !o.running || !o.orders.Attached || !o.wantedKnown {
+	if !o.orders.Attached || !o.wantedKnown {
 		return sleep
 	}
 	sooner := func(at time.Time) {
@@ -90,8 +89,7 @@ func (o *Ownership) step() time.Duration {
 	}
 
 	o.tellClaims() // before anything is found idle: no load begins between that and a release
-	todo := o.decide(now)
-	sooner(todo.again)
+	todo := o.decide(now, sooner)
 	if now.Before(o.call.notAt) {
 		sooner(o.call.notAt)
 		return sleep
@@ -131,7 +129,7 @@ func (o *Ownership) tellClaims() {
 	}
 	o.reconciler.SetClaims(told)
 	for _, topic := range o.reconciler.Conflicts() {
-		if l, ok := o.table[topic]; ok && l.State == recovery.LockForeign {
+		if l, ok := o.table[topic]; ok {
 			o.conflicted(l)
 		}
 	}
@@ -141,12 +139,11 @@ func (o *Ownership) tellClaims() {
 type todo struct {
 	asks  []LockRequest
 	looks []string
-	again time.Time // when a lock that is another's is due; zero: none is
 }
 
 // decide asks DecideLock about every open lock, and closes those that are as they should
 // be. Locks that others hold come last: there may be many, and most are held still.
-func (o *Ownership) decide(now time.Time) todo {
+func (o *Ownership) decide(now time.Time, sooner func(time.Time)) todo {
 	var t todo
 	var retries []LockRequest
 	idle := o.idle()
@@ -163,7 +160,7 @@ func (o *Ownership) decide(now time.Time) todo {
 		}
 		switch step := recovery.DecideLock(facts); step {
 		case recovery.LockLeave:
-			if l.yield && !isIdle { // it is given away as soon as it is known not to be served
+			if !isIdle { // it is given away as soon as it is known not to be served
 				continue
 			}
 			delete(o.open, l)
@@ -186,9 +183,7 @@ func (o *Ownership) decide(now time.Time) todo {
 				at = at.Add(-slowGrouping)
 			}
 			if at.After(now) {
-				if t.again.IsZero() || l.next.Before(t.again) {
-					t.again = l.next
-				}
+				sooner(l.next)
 			} else if len(retries) < lockBatch {
 				retries = append(retries, LockRequest{Topic: l.topic, Step: recovery.LockTake})
 			}
@@ -259,14 +254,8 @@ func (o *Ownership) Yield(topics []string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for topic, l := range o.table {
-		if l.yield && !slices.Contains(topics, topic) {
-			l.yield = false
-			o.open[l] = struct{}{}
-		}
-	}
-	for _, topic := range topics {
-		if l, ok := o.table[topic]; ok && !l.yield {
-			l.yield = true
+		if yield := slices.Contains(topics, topic); yield != l.yield {
+			l.yield = yield
 			o.open[l] = struct{}{}
 		}
 	}

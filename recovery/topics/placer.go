@@ -145,7 +145,7 @@ func (p *Placer) Update(change func(r *Roster, now time.Time)) {
 	defer p.rosterMu.Unlock()
 	now := time.Now()
 	change(p.roster, now)
-	if p.plan == nil || p.roster.follow(p.plan, now) {
+	if p.roster.follow(p.plan, now) {
 		p.poke()
 	}
 }
@@ -182,9 +182,6 @@ func (p *Placer) Run(ctx context.Context) error {
 }
 
 func rest(ctx context.Context, d time.Duration) {
-	if d <= 0 {
-		return
-	}
 	select {
 	case <-ctx.Done():
 	case <-time.After(d):
@@ -245,7 +242,6 @@ func (p *Placer) once(ctx context.Context) (again, worked time.Duration) {
 		p.chooseGives(plan.Give, now)
 	}
 	p.tell(now, len(plan.Take)+len(p.giving) == 0)
-	waiting := len(plan.Give) > len(p.giving)
 	ready := p.readyGives()
 	underway := len(p.giving) > 0
 	ctx, cancel := context.WithTimeout(ctx, placeTimeout)
@@ -257,9 +253,6 @@ func (p *Placer) once(ctx context.Context) (again, worked time.Duration) {
 	next := time.Hour
 	if !plan.Again.IsZero() {
 		next = plan.Again.Sub(now)
-	}
-	if waiting {
-		next = min(next, giveStuck)
 	}
 	if underway { // unserved until it is given: not for the want of a signal
 		next = min(next, placeAgain)
@@ -322,7 +315,7 @@ func (p *Placer) carry(ctx context.Context) (failed error) {
 	p.mu.Lock()
 	var due []recovery.Give
 	for topic, g := range p.giving {
-		if p.carries(g) && (g.asked.IsZero() || now.Sub(g.asked) > giveStuck) {
+		if p.carries(g) && now.Sub(g.asked) > giveStuck {
 			g.asked = now
 			p.giving[topic] = g
 			due = append(due, g.Give)
@@ -339,7 +332,7 @@ func (p *Placer) carry(ctx context.Context) (failed error) {
 func (p *Placer) readyGives() []recovery.Give {
 	var ready []recovery.Give
 	for _, topic := range slices.Sorted(maps.Keys(p.giving)) {
-		if !p.carries(p.giving[topic]) && p.yield.Yielded(topic) {
+		if p.yield.Yielded(topic) {
 			ready = append(ready, p.giving[topic].Give)
 		}
 	}

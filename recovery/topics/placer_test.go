@@ -33,7 +33,8 @@ type placerFleet struct {
 	moved   int
 	carry   func(from string, g recovery.Give) error
 	topics  []string
-	log     *slog.Logger // of brokers that are started
+	log     strings.Builder
+	told    int // sums of moves
 }
 
 type placerBroker struct {
@@ -48,17 +49,18 @@ type placerBroker struct {
 }
 
 func newPlacerFleet(t *testing.T, move bool, topics int) *placerFleet {
-	return &placerFleet{t: t, move: move, places: map[string]recovery.Place{}, locks: map[string]string{}, brokers: map[string]*placerBroker{}, topics: topicNames(topics), log: slog.New(slog.DiscardHandler)}
+	return &placerFleet{t: t, move: move, places: map[string]recovery.Place{}, locks: map[string]string{}, brokers: map[string]*placerBroker{}, topics: topicNames(topics)}
 }
 
 // start begins a broker. Everybody's roster follows.
 func (f *placerFleet) start(id string) *placerBroker {
 	b := &placerBroker{fleet: f, id: id, yielding: map[string]bool{}, yields: make(chan struct{}, 1)}
-	set := PlacerSettings{Me: func() string { return id }, Move: f.move, Absence: 32 * time.Second, Moves: 4}
+	set := PlacerSettings{Me: func() string { return id }, Move: f.move, Absence: 32 * time.Second, Moves: 4,
+		Told: func(int, int, int64) { f.mu.Lock(); f.told++; f.mu.Unlock() }}
 	if f.carry != nil {
 		set.Carry = func(_ context.Context, g recovery.Give) error { return f.carry(id, g) }
 	}
-	b.Placer = NewPlacer(set, b, b, f.log, prometheus.NewRegistry())
+	b.Placer = NewPlacer(set, b, b, slog.New(slog.NewTextHandler(&f.log, nil)), prometheus.NewRegistry())
 	f.mu.Lock()
 	f.brokers[id] = b
 	f.mu.Unlock()
@@ -196,6 +198,14 @@ func (f *placerFleet) moves() int {
 	return n
 }
 
+func (f *placerFleet) wantLog(text string, times int) {
+	f.t.Helper()
+	synctest.Wait()
+	if n := strings.Count(f.log.String(), text); n != times {
+		f.t.Errorf("%d times in the log, want %d: %s", n, times, text)
+	}
+}
+
 func (f *placerFleet) count() map[string]int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -232,6 +242,9 @@ func TestPlacersShareTheTopicsOutAndMoveAsFewAsTheyMust(t *testing.T) {
 			if b.most > 4 {
 				t.Errorf("%s gave %d topics away at once, at most 4 were allowed", id, b.most)
 			}
+		}
+		if f.told > 12 {
+			t.Errorf("%d sums, want one for each way and broker", f.told)
 		}
 		f.mu.Unlock()
 		f.stop("b3")
@@ -335,33 +348,32 @@ func TestTopicsWithDataAreCarriedAFewAtATimeAndNeverUnloaded(t *testing.T) {
 		if n := f.count(); n["b1"] < 10 || n["b0"]+n["b1"] != 60 || len(asked) != n["b1"] || most > 4 {
 			t.Errorf("placed %v, %d carried, %d at once", n, len(asked), most)
 		}
-		if len(f.brokers["b0"].yielding) > 0 {
+		if len(f.brokers["b0"].yielding) > 0 || f.brokers["b0"].carries(giving{}) { // what another has is only given up
 			t.Errorf("unloaded: %v", f.brokers["b0"].yielding)
 		}
-		for id := range f.brokers {
-			f.stop(id)
-		}
+		f.stopAll()
+		f.wantLog("a consumer is at work", 1)
 	})
 }
 
-func TestMovesAreSummedUpInTheLog(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newPlacerFleet(t, true, 300)
-		var log strings.Builder
-		f.log = slog.New(slog.NewTextHandler(&log, nil))
-		f.start("b0")
-		time.Sleep(time.Minute)
-		f.log = slog.New(slog.DiscardHandler)
-		f.start("b1")
-		time.Sleep(5 * time.Minute)
-		given := f.count()["b1"]
-		f.stopAll()
-		synctest.Wait()
-		lines := strings.Split(strings.TrimSpace(log.String()), "\n")
-		if len(lines) > 4 || !strings.Contains(lines[0], "taken=300 given=0") || given < 100 {
-			t.Errorf("%d topics moved, and the log has\n%s", given, log.String())
+func TestMovesAreSummedUp(t *testing.T) {
+	for _, row := range []struct {
+		since time.Duration // the last time
+		over  bool
+		told  int
+	}{{placeTold - 1, false, 0}, {placeTold, false, 1}, {0, true, 1}} {
+		told := 0
+		p := NewPlacer(PlacerSettings{Told: func(taken, given int, _ int64) { told += 100 + 10*taken + given }}, nil, nil, discard(), prometheus.NewRegistry())
+		now := time.Now()
+		p.toldAt = now.Add(-row.since)
+		p.note("taken", []string{"/n/a"}, nil)
+		p.note("given", []string{"/n/b", "/n/c"}, nil)
+		p.tell(now, row.over)
+		p.tell(now, row.over) // there is nothing new
+		if told != 112*row.told {
+			t.Errorf("%s after the last time, over %v: told %d", row.since, row.over, told)
 		}
-	})
+	}
 }
 
 func TestTopicsThatCannotBeUnloadedStopNoOther(t *testing.T) {
@@ -463,6 +475,7 @@ func TestAPlacerThatMayNotDoesNothing(t *testing.T) {
 			t.Errorf("after the store came back: %v", n)
 		}
 		f.stopAll()
+		f.wantLog("the store is away", 1)
 	})
 }
 
@@ -472,14 +485,34 @@ func TestARosterDatesOnlyWhatItSawHappen(t *testing.T) {
 	r.SetRegistered(true, []string{"a"}, nil, now)
 	r.SetModes(true, map[string]recovery.Mode{"a": recovery.Drained}, nil, now)
 	setPlaces(r, true, []Assignment{{"/n/t", recovery.Place{Broker: "a", CreateRevision: 1, ModRevision: 1}}}, nil)
-	if r.Complete() {
-		t.Error("complete without the topics")
-	}
 	setTopics(r, true, []string{"/n/u"}, nil)
 	if !r.Complete() || r.peers["a"].Since != (time.Time{}) {
 		t.Errorf("first views: %+v", r.peers)
 	}
 	later := now.Add(time.Minute)
+	r.SetModes(true, map[string]recovery.Mode{"a": recovery.Drained}, nil, later)
+	if p := r.peers["a"]; p.Since != (time.Time{}) {
+		t.Errorf("nothing happened: %+v", p)
+	}
+	views := []func(*Roster){
+		func(r *Roster) { setPlaces(r, true, nil, nil) }, func(r *Roster) { setTopics(r, true, nil, nil) },
+		func(r *Roster) { r.SetRegistered(true, nil, nil, now) }, func(r *Roster) { r.SetModes(true, nil, nil, now) },
+	}
+	for missing := range views {
+		r := NewRoster()
+		for i, view := range views {
+			if i != missing {
+				view(r)
+			}
+		}
+		if _, fleet := (&Placer{roster: r}).Fleet(); r.Complete() || fleet != (missing < 2) {
+			t.Errorf("%+v: complete %v, all brokers known %v", r.seen, r.Complete(), fleet)
+		}
+	}
+	r.SetRegistered(false, nil, []string{"never"}, later)
+	if len(r.peers) != 1 {
+		t.Errorf("there never was another: %+v", r.peers)
+	}
 	r.SetRegistered(true, []string{"b"}, nil, later)
 	r.SetModes(false, map[string]recovery.Mode{"b": recovery.Active}, nil, later)
 	if p := r.peers["a"]; p.Registered || p.Since != later {

@@ -131,7 +131,7 @@ func (g *gate) close() { *g = gate{} }
 
 // judgeGate opens the gate if it is time to.
 func (r *Reconciler) judgeGate(now time.Time) {
-	if r.gate.openedBy != "" || !r.actionable() || !r.assignedKnown || !r.movesKnown || r.orders.Mode != recovery.Active {
+	if r.gate.openedBy != "" || !r.list.fresh || !r.assignedKnown || !r.movesKnown || r.orders.Mode != recovery.Active {
 		return
 	}
 	if (r.orders.Paused || !r.orders.Steering.Obeys()) && r.counts.Missing > 0 ||
@@ -164,11 +164,9 @@ func (r *Reconciler) judgeGate(now time.Time) {
 // move has, and not for those that cannot load before somebody mends something.
 func (r *Reconciler) awaited() int {
 	n := r.counts.Missing - r.counts.Elsewhere
-	if n > 0 && n <= len(r.failed) {
-		for t := range r.failed {
-			if t.refused && t.Assigned && !t.Serving && !t.Held && t.Claim != recovery.ClaimElsewhere {
-				n--
-			}
+	for t := range r.failed {
+		if t.refused && t.Assigned && t.want == actLoad {
+			n--
 		}
 	}
 	return n
@@ -176,7 +174,7 @@ func (r *Reconciler) awaited() int {
 
 // gateDue is when judgeGate must look again; zero: never.
 func (r *Reconciler) gateDue() time.Time {
-	if r.gate.openedBy != "" || r.gate.progress.IsZero() || r.orders.Mode != recovery.Active || !r.actionable() {
+	if r.gate.openedBy != "" || r.gate.progress.IsZero() || r.orders.Mode != recovery.Active {
 		return time.Time{}
 	}
 	return r.gate.progress.Add(r.settings.LoadTimeout)
@@ -205,7 +203,7 @@ func (r *Reconciler) signalChange(now time.Time) {
 
 // wakeBy wakes the loop now if it would otherwise sleep past t.
 func (r *Reconciler) wakeBy(t time.Time) {
-	if r.armed.IsZero() || t.Before(r.armed) {
+	if t.Before(r.armed) {
 		r.poke()
 	}
 }

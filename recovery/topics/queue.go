@@ -53,13 +53,13 @@ func (q *queue) push(t *topic) {
 	q.items = append(q.items, t)
 }
 
-// pop returns the first entry that is still in the phase and wanted so; nil: none.
-func (q *queue) pop(p phase, a act) *topic {
+// pop returns the first entry that is still in the phase; nil: none.
+func (q *queue) pop(p phase) *topic {
 	for q.head < len(q.items) {
 		t := q.items[q.head]
 		q.items[q.head] = nil
 		q.head++
-		if t.phase == p && t.want == a {
+		if t.phase == p {
 			return t
 		}
 	}
@@ -80,10 +80,7 @@ func lane(t *topic) int {
 // backoff is the wait after the nth failure in a row, with a fifth of jitter either
 // way, never above limit.
 func backoff(n int, limit time.Duration) time.Duration {
-	d := limit
-	if shift := n - 1; shift < 16 {
-		d = min(limit, initialBackoff<<shift)
-	}
+	d := min(limit, initialBackoff<<min(n-1, 16))
 	return min(limit, time.Duration(float64(d)*(0.8+0.4*rand.Float64())))
 }
 

@@ -1,6 +1,7 @@
 package topics
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -26,7 +27,7 @@ type listing struct {
 	at      time.Time // when next; zero: now
 	flying  bool
 	again   bool // asked for while one was in flight
-	fresh   bool // the view is of these orders
+	fresh   bool // the view is of these orders, attached and not fenced since: it may be acted on
 	ever    bool // this broker process was listed
 	failing bool // the last listing failed
 	worked  bool // something was done since the last listing began
@@ -66,22 +67,16 @@ func (r *Reconciler) Run(ctx context.Context) error {
 func (r *Reconciler) begin(ctx context.Context) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.base, r.running = ctx, true
+	r.base = ctx
 	r.newGeneration()
 	r.planSoon(time.Now())
 }
 
 func (r *Reconciler) end() {
 	r.mu.Lock()
-	r.running = false
-	r.endWork()
+	r.newGeneration()
 	r.mu.Unlock()
 	r.tasks.Wait()
-}
-
-// actionable reports whether the view of the broker may be acted on.
-func (r *Reconciler) actionable() bool {
-	return r.running && r.orders.Attached && r.list.fresh && !r.afterFence && r.fencing == 0
 }
 
 // step does everything that is due and returns how long the loop may sleep.
@@ -90,7 +85,7 @@ func (r *Reconciler) step() time.Duration {
 	defer r.mu.Unlock()
 	now := time.Now()
 	r.startListing(now)
-	if r.plan.asked && !now.Before(r.plan.at) && r.actionable() {
+	if r.plan.asked && !now.Before(r.plan.at) && r.list.fresh {
 		r.makePlan(now)
 	}
 	r.requeueDue(now)
@@ -119,14 +114,21 @@ func (r *Reconciler) nextDue(now time.Time) time.Time {
 	if r.mayList() {
 		sooner(r.list.at)
 	}
-	if !r.actionable() {
+	if !r.list.fresh {
 		return next
 	}
 	if r.plan.asked {
 		sooner(r.plan.at)
 	}
 	sooner(r.gateDue())
-	sooner(r.loadDue(now))
+	if len(r.load.waiting) > 0 {
+		sooner(r.load.waiting[0].retryAt)
+	}
+	for _, t := range []time.Time{r.load.rateAt, r.load.fetchAt} {
+		if t.After(now) {
+			sooner(t)
+		}
+	}
 	return next
 }
 
@@ -171,12 +173,12 @@ func (r *Reconciler) makePlan(now time.Time) {
 		r.table[name].round = r.plan.round
 	}
 	for _, t := range r.table {
-		if t.want != actNone && t.round != r.plan.round {
+		if t.round != r.plan.round {
 			r.setWant(t, actNone)
 		}
 	}
-	if r.pass.IsZero() && len(w.Load)+len(w.Quiesce) > 0 {
-		r.pass = now
+	if len(w.Load)+len(w.Quiesce) > 0 {
+		r.pass = cmp.Or(r.pass, now)
 	}
 	for _, name := range w.Quiesce {
 		r.setWant(r.table[name], actQuiesce)
@@ -199,7 +201,7 @@ func (r *Reconciler) noteMassChange(m recovery.MassChange, now time.Time) {
 }
 
 func (r *Reconciler) mayList() bool {
-	return r.running && r.orders.Attached && !r.afterFence && r.fencing == 0 && !r.list.flying
+	return r.orders.Attached && !r.afterFence && r.fencing == 0 && !r.list.flying
 }
 
 func (r *Reconciler) startListing(now time.Time) {
@@ -209,9 +211,7 @@ func (r *Reconciler) startListing(now time.Time) {
 	l := &r.list
 	l.flying, l.again, l.worked = true, false, false
 	l.last = now
-	if r.pass.IsZero() {
-		r.pass = now
-	}
+	r.pass = cmp.Or(r.pass, now)
 	generation, clock, parent, bound := r.generation, r.clock, r.work, r.settings.LoadTimeout
 	r.tasks.Go(func() {
 		ctx, cancel := context.WithTimeout(parent, bound)
@@ -270,10 +270,9 @@ func (r *Reconciler) applyListing(clock uint64, held Held, now time.Time) {
 	see := func(name string, isServing bool) {
 		t := r.topic(name, now)
 		t.round = round
-		if t.changed > clock || t.Serving == isServing && t.Quiesced == !isServing {
-			return
+		if t.changed <= clock {
+			r.update(t, func(f *recovery.PlanFacts) { f.Serving, f.Quiesced = isServing, !isServing })
 		}
-		r.update(t, func(f *recovery.PlanFacts) { f.Serving, f.Quiesced = isServing, !isServing })
 	}
 	for _, name := range held.Withdrawn {
 		see(name, false)
@@ -284,11 +283,11 @@ func (r *Reconciler) applyListing(clock uint64, held Held, now time.Time) {
 	lostSince := r.mass.Since(now, r.settings.AuditInterval)
 	for name, t := range r.table {
 		t.unsure = t.unsure && t.changed > clock
-		if t.round != round && t.changed <= clock && (t.Serving || t.Quiesced) {
+		if t.round != round && t.changed <= clock {
 			r.update(t, func(f *recovery.PlanFacts) { f.Serving, f.Quiesced = false, false })
 		}
 		counts := t.unsure || r.isElsewhere(t, r.assignedAt) || t.Held || t.Assigned || t.Claim == recovery.ClaimOurs || t.Serving || t.Quiesced || t.Lost && t.UnassignedAt.After(lostSince)
-		if !counts && t.phase == phaseIdle && t.want == actNone {
+		if !counts && t.phase == phaseIdle {
 			delete(r.table, name)
 		}
 	}
@@ -310,7 +309,7 @@ func (r *Reconciler) sawUnreadable(names []string) {
 // judgePass ends the pass when the broker is as etcd asks, and has the broker
 // listed once more after work, at a distance that follows what a listing costs.
 func (r *Reconciler) judgePass(now time.Time) {
-	if !r.actionable() || !r.assignedKnown || !r.movesKnown || r.load.wanting > 0 || len(r.load.flights) > 0 {
+	if !r.assignedKnown || !r.movesKnown || r.load.wanting > 0 || len(r.load.flights) > 0 {
 		return
 	}
 	if r.list.worked && !r.list.flying {
@@ -320,13 +319,12 @@ func (r *Reconciler) judgePass(now time.Time) {
 	if r.orders.Paused && r.counts.Missing+r.counts.Orphan > 0 {
 		return // not as etcd asks, only left alone
 	}
-	settled := !r.plan.asked || r.plan.at.After(now)
-	if r.pass.IsZero() || !settled || r.mass.Tripped() || r.list.failing || r.list.flying {
+	if r.pass.IsZero() || r.mass.Tripped() || r.list.failing || r.list.flying {
 		return
 	}
 	r.metrics.duration.Observe(now.Sub(r.pass).Seconds())
 	r.pass, r.success, r.lastErr = time.Time{}, now, ""
-	if r.orders.Mode == recovery.Active && r.counts.Missing == 0 {
+	if r.counts.Missing == 0 {
 		r.lost.whole = max(r.lost.whole, r.lost.newest)
 	}
 	if r.loggedFailure {

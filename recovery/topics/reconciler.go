@@ -92,10 +92,9 @@ type Reconciler struct {
 
 	settlings chan struct{}
 
-	mu      sync.Mutex
-	running bool
-	base    context.Context // Run's
-	tasks   sync.WaitGroup  // goroutines begun while running
+	mu    sync.Mutex
+	base  context.Context // Run's
+	tasks sync.WaitGroup  // goroutines begun while it runs
 
 	orders recovery.Orders
 	// generation grows with each change of orders and with each fence; work carries
@@ -373,14 +372,13 @@ func (r *Reconciler) topic(name string, now time.Time) *topic {
 // update changes a topic's facts and keeps the counts right, at a cost that does
 // not depend on the number of topics.
 func (r *Reconciler) update(t *topic, change func(*recovery.PlanFacts)) {
-	was := t.Foreign()
 	r.counts.Add(t.PlanFacts, -1)
 	change(&t.PlanFacts)
 	if r.settings.Assigns {
 		t.Assigned = t.Serving || t.Quiesced
 	}
 	r.counts.Add(t.PlanFacts, 1)
-	if t.Foreign() && !was {
+	if t.Foreign() {
 		r.conflicts = append(r.conflicts, t.name)
 	}
 }
@@ -442,7 +440,7 @@ type topic struct {
 	err         string
 	refused     bool   // err is for good
 	undone      bool   // quiesced after a load that outlived a fence
-	unsure      bool   // a load failed or was dropped, and the broker was not listed since
+	unsure      bool   // a call failed or was dropped, and the broker was not listed since
 	owner       string // who holds the lock, when another does
 }
 

@@ -23,30 +23,18 @@ func (r *Reconciler) SetClaims(changes []TopicClaim) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Now()
-	soon := false
 	for _, c := range changes {
-		t, ok := r.table[c.Topic]
-		if !ok {
-			if c.Claim == recovery.ClaimPending || c.Claim == recovery.ClaimOff {
-				continue // as a new entry begins
-			}
-			t = r.topic(c.Topic, now)
-		}
+		t := r.topic(c.Topic, now)
 		r.update(t, func(f *recovery.PlanFacts) { f.Claim = c.Claim })
 		t.owner = c.Owner
-		if !c.Claim.Loads() && t.want == actLoad {
+		if !c.Claim.Loads() {
 			r.setWant(t, actNone)
 		}
-		soon = soon || c.Claim.Unloads() && t.Serving
-		if t.unsure && !c.Claim.Loads() {
+		if t.unsure {
 			r.list.askAt(now)
 		}
 	}
-	if soon {
-		r.planSoon(now)
-	} else {
-		r.planSpaced(now)
-	}
+	r.planSpaced(now)
 	r.changed(now)
 	r.poke()
 }
@@ -65,10 +53,12 @@ func (r *Reconciler) SetHeld(topics, parted []string) {
 		for _, name := range names {
 			t := r.topic(name, now)
 			r.update(t, func(f *recovery.PlanFacts) {
-				if f.Held = held; !f.Assigned {
-					// What was moved here is served before its assignment may be heard of, and what was
-					// moved away is removed before the next listing says so.
-					f.UnassignedAt, f.Quiesced = now, f.Quiesced && held
+				if f.Held = held; f.Assigned {
+					return
+				}
+				f.UnassignedAt = now // what was moved here is served before its assignment may be heard of
+				if !held {
+					f.Quiesced = false // what was moved away is removed before the next listing says so
 				}
 			})
 			if held {
@@ -92,7 +82,7 @@ func (r *Reconciler) Calm(topic string) (calm, ours bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	t := r.table[topic]
-	return t == nil || t.phase != phaseFlying, t == nil && !r.settings.OwnershipLocks || t != nil && t.Claim.Loads()
+	return t == nil || t.phase != phaseFlying, !r.settings.OwnershipLocks || t != nil && t.Claim.Loads()
 }
 
 // Idle returns those of the topics that clients certainly cannot use here, and that neither a load nor a
@@ -119,7 +109,7 @@ func (r *Reconciler) Idle(topics []string) []string {
 func (r *Reconciler) Strays() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.list.fresh || !r.assignedKnown || r.counts.Orphan == 0 {
+	if !r.assignedKnown || r.counts.Orphan == 0 {
 		return nil
 	}
 	var strays []string

@@ -8,12 +8,14 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/common/expfmt"
 
 	"holdfast/recovery"
 )
@@ -171,10 +173,12 @@ type fakeRecords struct {
 	mu    sync.Mutex
 	err   error
 	none  string // topic without a record
+	slow  time.Duration
 	calls int
 }
 
 func (f *fakeRecords) Records(_ context.Context, topics []string) (map[string][]byte, error) {
+	time.Sleep(f.slow)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.calls++
@@ -231,6 +235,13 @@ func inWorld(t *testing.T, s ReconcilerSettings, b *fakeBroker, claim func(w *wo
 	})
 }
 
+// begin attaches the broker, to which these topics are assigned, and lets virtual time pass.
+func (w *world) begin(d time.Duration, topics ...string) {
+	w.SetOrders(attached)
+	w.SetAssigned(1, true, topics, nil)
+	w.after(d)
+}
+
 // after lets virtual time pass and everything settle.
 func (w *world) after(d time.Duration) {
 	time.Sleep(d)
@@ -242,6 +253,50 @@ func (w *world) wantServed(names ...string) {
 	slices.Sort(names)
 	if got := w.b.served(); !slices.Equal(got, names) {
 		w.t.Errorf("served %s, want %s", brief(got), brief(names))
+	}
+}
+
+// wantCalls checks how many calls have begun.
+func (w *world) wantCalls(loads, quiesces int) {
+	w.t.Helper()
+	if _, l, q := w.b.totals(); l != loads || q != quiesces {
+		w.t.Errorf("%d loads, %d quiesces; want %d, %d", l, q, loads, quiesces)
+	}
+}
+
+// wantLog checks how often the log says so.
+func (w *world) wantLog(text string, times int) {
+	w.t.Helper()
+	synctest.Wait()
+	if n := strings.Count(w.log.String(), text); n != times {
+		w.t.Errorf("%d times in the log, want %d: %s", n, times, text)
+	}
+}
+
+// want checks the progress: what is not zero in it, and what holds it up.
+func (w *world) want(progress string) {
+	w.t.Helper()
+	p := w.Snapshot()
+	var got []string
+	for _, c := range []struct {
+		n    int
+		what string
+	}{{p.Assigned, "assigned"}, {p.Served, "served"}, {p.Missing, "missing"}, {p.Loading, "loading"}, {p.Orphan, "orphan"}, {p.Quarantined, "quarantined"},
+		{p.Elsewhere, "elsewhere"}, {p.Foreign, "foreign"}, {p.Failed, "failed"}, {p.Unreadable, "unreadable"}} {
+		if c.n != 0 {
+			got = append(got, fmt.Sprint(c.n, " ", c.what))
+		}
+	}
+	for _, c := range []struct {
+		is   bool
+		what string
+	}{{!p.AssignedKnown, "not assigned"}, {!p.ServedKnown, "not listed"}, {p.GuardTripped, "tripped"}, {p.LastError != "", "error"}, {p.Reconciled, p.GateOpenedBy}} {
+		if c.is {
+			got = append(got, c.what)
+		}
+	}
+	if got := strings.Join(got, ", "); got != progress {
+		w.t.Errorf("progress %q, want %q: %s", got, progress, p.LastError)
 	}
 }
 
@@ -265,28 +320,13 @@ func names(prefix string, n int) []string {
 func (w *world) wantMetric(sample string) {
 	w.t.Helper()
 	families, err := w.reg.Gather()
-	if err != nil {
-		w.t.Fatalf("gather: %v", err)
-	}
-	var got []string
+	var text bytes.Buffer
 	for _, f := range families {
-		for _, m := range f.GetMetric() {
-			name := f.GetName()
-			for _, l := range m.GetLabel() {
-				name += fmt.Sprintf("{%s=%q}", l.GetName(), l.GetValue())
-			}
-			switch {
-			case m.GetCounter() != nil:
-				got = append(got, fmt.Sprintf("%s %v", name, m.GetCounter().GetValue()))
-			case m.GetGauge() != nil:
-				got = append(got, fmt.Sprintf("%s %v", name, m.GetGauge().GetValue()))
-			case m.GetHistogram() != nil:
-				got = append(got, fmt.Sprintf("%s_count %v", name, m.GetHistogram().GetSampleCount()))
-			}
-		}
+		_, bad := expfmt.MetricFamilyToText(&text, f)
+		err = errors.Join(err, bad)
 	}
-	if !slices.Contains(got, sample) {
-		w.t.Errorf("no sample %s among %q", sample, got)
+	if err != nil || !strings.Contains(text.String(), "\n"+sample+"\n") {
+		w.t.Errorf("no sample %s (%v) in\n%s", sample, err, text.String())
 	}
 }
 

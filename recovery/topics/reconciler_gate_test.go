@@ -2,49 +2,24 @@ package topics
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
 	"holdfast/recovery"
 )
 
-// The broker was away, and serves what was given to another meanwhile.
-func TestGateWaitsForTheQuarantineOfOrphans(t *testing.T) {
-	inWorld(t, testSettings, newFakeBroker("/n/ours", "/n/given-away"), func(w *world) {
-		w.SetOrders(attached)
-		w.SetAssigned(1, true, []string{"/n/ours"}, nil)
-		w.after(recovery.SettleTime - time.Millisecond)
-		if p := w.Snapshot(); p.Reconciled || p.Orphan != 1 {
-			t.Errorf("progress %+v; want the gate closed while the orphan is served", p)
-		}
-		w.after(100 * time.Millisecond)
-		if p := w.Snapshot(); p.GateOpenedBy != GateComplete || p.Orphan != 0 {
-			t.Errorf("progress %+v; want the gate open after the quarantine", p)
-		}
-	})
-}
-
 func TestGateOpensAfterLoadTimeoutWithoutProgressAndWarnsOnce(t *testing.T) {
 	b := newFakeBroker()
 	b.loadErr["/n/bad"] = errRefused
 	inWorld(t, testSettings, b, func(w *world) {
-		w.SetOrders(attached)
-		w.SetAssigned(1, true, []string{"/n/bad", "/n/good"}, nil)
-		w.after(testSettings.LoadTimeout - time.Millisecond)
-		if w.Snapshot().Reconciled {
-			t.Error("open before the timeout")
-		}
+		w.begin(testSettings.LoadTimeout-time.Millisecond, "/n/bad", "/n/good")
+		w.want("2 assigned, 1 served, 1 missing, 1 failed, error")
 		w.after(time.Millisecond + planSpacing) // the first plan may be made before anything is assigned
-		if p := w.Snapshot(); p.GateOpenedBy != GateLoadTimeout {
-			t.Errorf("gate opened by %q, want %q", p.GateOpenedBy, GateLoadTimeout)
-		}
+		w.want("2 assigned, 1 served, 1 missing, 1 failed, error, load-timeout")
 		w.after(time.Hour)
-		log := w.log.String()
-		if strings.Count(log, "startup reconciliation is incomplete") != 1 ||
-			!strings.Contains(log, "missing=1 of=2") || !strings.Contains(log, "/n/bad: refused by the broker") {
-			t.Errorf("want one warning with the count and the first error, have:\n%s", log)
-		}
+		w.wantLog("startup reconciliation is incomplete", 1)
+		w.wantLog("missing=1 of=2", 1)
+		w.wantLog("/n/bad: refused by the broker", 1)
 	})
 }
 
@@ -54,24 +29,62 @@ func TestGateDoesNotWaitForWhatCannotLoadForGood(t *testing.T) {
 	b.loadErr["/n/bad"] = fmt.Errorf("%w: topic record /topics/n/bad: cannot be read", ErrRefused)
 	b.loadErr["/n/slow"] = errRefused
 	inWorld(t, testSettings, b, func(w *world) {
-		w.SetOrders(attached)
-		w.SetAssigned(1, true, []string{"/n/bad", "/n/good", "/n/slow"}, nil)
+		w.begin(time.Second, "/n/bad", "/n/good", "/n/slow")
+		w.want("3 assigned, 1 served, 2 missing, 2 failed, error")
+		w.SetAssigned(1, false, []string{"/n/bad"}, nil) // no news, but the next is not planned at once
+		w.after(1)
+		w.SetAssigned(1, false, nil, []string{"/n/bad"})
+		w.after(1)
+		w.want("2 assigned, 1 served, 1 missing, 2 failed, error") // none is left that would be excused
 		w.after(time.Second)
-		if p := w.Snapshot(); p.Reconciled || p.Served != 1 {
-			t.Errorf("progress %+v; want the gate closed: one of them may load yet", p)
-		}
+		w.want("2 assigned, 1 served, 1 missing, 1 failed, error")
+		w.SetAssigned(1, false, []string{"/n/bad"}, nil)
 		b.set(func() { delete(b.loadErr, "/n/slow") })
 		w.after(5 * time.Second)
-		if p := w.Snapshot(); p.GateOpenedBy != GateComplete || p.Served != 2 || p.Missing != 1 {
-			t.Errorf("progress %+v; want the gate open without the one", p)
-		}
-		if log := w.log.String(); !strings.Contains(log, "startup reconciliation done") || !strings.Contains(log, "missing=1") {
-			t.Errorf("the log does not say that one is missing:\n%s", log)
-		}
+		w.want("3 assigned, 2 served, 1 missing, 1 failed, error, complete")
+		w.wantLog(`startup reconciliation done" topics=3 missing=1`, 1)
 		b.set(func() { clear(b.loadErr) })
 		w.after(time.Minute) // it is tried on
 		w.wantServed("/n/bad", "/n/good", "/n/slow")
 	})
+}
+
+func TestWhatTheGateWaitsFor(t *testing.T) {
+	paused := attached
+	paused.Paused = true
+	untold := steering(attached, recovery.SteerPending)
+	draining := recovery.Orders{Epoch: 1, Mode: recovery.Draining, Attached: true, Instance: "a"}
+	for _, row := range []struct {
+		name              string
+		orders            recovery.Orders
+		serving, assigned []string
+		want              string
+		success           bool
+	}{
+		{"paused, and one is missing", paused, nil, names("t", 1), "1 assigned, 1 missing", false},
+		{"paused, and one is too many", paused, names("t", 2), names("t", 1), "1 assigned, 1 served, 1 orphan", false},
+		{"paused, and many are too many", paused, names("t", 20), nil, "20 orphan, tripped, complete", false},
+		{"paused, and all is well", paused, names("t", 1), names("t", 1), "1 assigned, 1 served, complete", true},
+		{"not told its mode, and one is missing", untold, nil, names("t", 1), "1 assigned, 1 missing", true},
+		{"not told its mode, and all is well", untold, names("t", 1), names("t", 1), "1 assigned, 1 served, complete", true},
+		{"draining", draining, []string{"/n/t-00000", "/n/stray"}, names("t", 2), "2 assigned, 1 served, 1 missing, 1 quarantined", true},
+		{"one is too many, and stays", attached, names("t", 2), names("t", 1), "1 assigned, 1 served, 1 orphan, 1 failed, error, load-timeout", true}, // it was left alone at first
+		{"many are too many", attached, names("t", 20), nil, "20 orphan, tripped, complete", false},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			b := newFakeBroker(row.serving...)
+			b.quiesceErr["/n/t-00001"] = errRefused
+			inWorld(t, testSettings, b, func(w *world) {
+				w.SetOrders(row.orders)
+				w.SetAssigned(1, true, row.assigned, nil)
+				w.after(time.Hour)
+				w.want(row.want)
+				if success := !w.Snapshot().LastSuccess.IsZero(); success != row.success {
+					t.Errorf("success: %v", success)
+				}
+			})
+		})
+	}
 }
 
 func TestProgressKeepsTheGateFromTimingOut(t *testing.T) {
@@ -80,16 +93,10 @@ func TestProgressKeepsTheGateFromTimingOut(t *testing.T) {
 	s := testSettings
 	s.Concurrency = 1
 	inWorld(t, s, b, func(w *world) {
-		w.SetOrders(attached)
-		w.SetAssigned(1, true, names("t", 20), nil)
-		w.after(20*time.Second + 19*20*time.Second) // the listing, then one at a time
-		if p := w.Snapshot(); p.Reconciled {
-			t.Errorf("open with %d of 20 served, although one came every 20 s", p.Served)
-		}
+		w.begin(20*time.Second+19*20*time.Second, names("t", 20)...) // the listing, then one at a time
+		w.want("20 assigned, 19 served, 1 missing, 1 loading")
 		w.after(20 * time.Second)
-		if p := w.Snapshot(); p.GateOpenedBy != GateComplete {
-			t.Errorf("gate opened by %q", p.GateOpenedBy)
-		}
+		w.want("20 assigned, 20 served, complete")
 	})
 }
 
@@ -109,14 +116,13 @@ func TestGateClosesForANewStartupAndOnlyThen(t *testing.T) {
 		{"drained", with(func(o *recovery.Orders) { o.Mode = recovery.Drained }), true},
 		{"draining", with(func(o *recovery.Orders) { o.Mode = recovery.Draining }), false},
 		{"another epoch", with(func(o *recovery.Orders) { o.Epoch = 2 }), false},
+		{"paused", with(func(o *recovery.Orders) { o.Paused = true }), false},
 		{"a later assignment", attached, false},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			b := newFakeBroker("/n/a")
 			inWorld(t, testSettings, b, func(w *world) {
-				w.SetOrders(attached)
-				w.SetAssigned(1, true, []string{"/n/a"}, nil)
-				w.after(time.Second)
+				w.begin(time.Second, "/n/a")
 				b.set(func() { b.latency = time.Second })
 				w.SetAssigned(1, false, []string{"/n/later"}, nil)
 				w.SetOrders(row.orders)
@@ -125,9 +131,7 @@ func TestGateClosesForANewStartupAndOnlyThen(t *testing.T) {
 				}
 				w.SetOrders(attached)
 				w.after(time.Minute)
-				if !w.Snapshot().Reconciled {
-					t.Error("not open again in the end")
-				}
+				w.want("2 assigned, 2 served, complete")
 			})
 		})
 	}

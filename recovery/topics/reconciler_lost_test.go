@@ -18,11 +18,19 @@ func TestATopicThatWasServedHereBeforeAndIsMadeAnewIsTold(t *testing.T) {
 		{"deleted by hand", 0, func(b *fakeBroker, w *world) { b.set(func() { delete(b.serving, "/n/a") }) }, []string{"/n/a"}},
 		{"all of them", 0, func(b *fakeBroker, w *world) { b.set(func() { clear(b.serving) }) }, []string{"/n/a", "/n/b"}},
 		{"lost before this sidecar began", 6, func(*fakeBroker, *world) {}, []string{"/n/a"}},
+		{"back before it was loaded", 0, func(b *fakeBroker, w *world) {
+			b.set(func() { delete(b.serving, "/n/a"); b.deaf = 5 * time.Second })
+			w.Kick()
+			w.after(time.Second)
+			b.set(func() { b.serving["/n/a"] = true })
+			w.Kick()
+		}, nil},
 		{"parked", 0, func(b *fakeBroker, w *world) { b.set(func() { delete(b.serving, "/n/a"); b.quiesced["/n/a"] = true }) }, nil},
 		{"assigned since", 0, func(b *fakeBroker, w *world) {
 			w.SetAssigned(1, false, []string{"/n/c"}, nil)
 			w.SetSince([]string{"/n/c"}, []int64{9})
 		}, nil},
+		{"assigned since, and not told when", 0, func(b *fakeBroker, w *world) { w.SetAssigned(1, false, []string{"/n/c"}, nil) }, nil},
 		{"taken away, deleted, and assigned anew", 0, func(b *fakeBroker, w *world) {
 			w.SetAssigned(1, false, nil, []string{"/n/a"})
 			w.after(time.Minute)
@@ -30,6 +38,20 @@ func TestATopicThatWasServedHereBeforeAndIsMadeAnewIsTold(t *testing.T) {
 			w.after(time.Minute)
 			w.SetAssigned(1, false, []string{"/n/a"}, nil)
 			w.SetSince([]string{"/n/a"}, []int64{12})
+		}, nil},
+		{"assigned since, and being moved", 0, func(b *fakeBroker, w *world) {
+			w.SetHeld([]string{"/n/c"}, nil)
+			w.SetAssigned(1, false, []string{"/n/c"}, nil)
+			w.SetSince([]string{"/n/c"}, []int64{12})
+			w.after(time.Minute)
+			w.wantWhole(8)
+			w.SetHeld(nil, nil)
+		}, nil},
+		{"in another store", 0, func(b *fakeBroker, w *world) {
+			w.SetWhole(0)
+			w.SetSince([]string{"/n/a", "/n/b"}, []int64{1, 2})
+			w.after(time.Minute)
+			w.wantWhole(2)
 		}, nil},
 		{"on other data", 0, func(b *fakeBroker, w *world) { b.set(func() { clear(b.serving) }); w.SetWhole(0) }, nil},
 	} {
@@ -41,9 +63,7 @@ func TestATopicThatWasServedHereBeforeAndIsMadeAnewIsTold(t *testing.T) {
 				w.SetAssigned(1, true, []string{"/n/a", "/n/b"}, nil)
 				w.SetSince([]string{"/n/a", "/n/b"}, []int64{5, 8})
 				w.after(2 * time.Minute)
-				if p := w.Snapshot(); p.Whole != 8 {
-					t.Errorf("whole at %d with all served, want 8", p.Whole)
-				}
+				w.wantWhole(8)
 				c.lose(b, w)
 				w.after(2 * time.Minute)
 				got := w.Anew()
@@ -53,5 +73,12 @@ func TestATopicThatWasServedHereBeforeAndIsMadeAnewIsTold(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+func (w *world) wantWhole(revision int64) {
+	w.t.Helper()
+	if p := w.Snapshot(); p.Whole != revision {
+		w.t.Errorf("whole at %d, want %d", p.Whole, revision)
 	}
 }

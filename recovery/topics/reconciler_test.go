@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -17,9 +16,7 @@ func TestMissingTopicsAreLoadedWithTheirRecords(t *testing.T) {
 	b := newFakeBroker("/n/there")
 	inWorld(t, testSettings, b, func(w *world) {
 		w.rec.none = "/n/bare"
-		w.SetOrders(attached)
-		w.SetAssigned(1, true, []string{"/n/a", "/n/bare", "/n/there"}, nil)
-		w.after(5 * time.Second)
+		w.begin(5*time.Second, "/n/a", "/n/bare", "/n/there")
 		w.wantServed("/n/a", "/n/bare", "/n/there")
 		if b.records["/n/a"] != "record of /n/a" || b.records["/n/bare"] != "" {
 			t.Errorf("records handed over: %q", b.records)
@@ -27,31 +24,55 @@ func TestMissingTopicsAreLoadedWithTheirRecords(t *testing.T) {
 		if b.loads["/n/there"] != 0 {
 			t.Error("a topic that was served was loaded again")
 		}
-		p := w.Snapshot()
-		if p.Assigned != 3 || p.Served != 3 || p.Missing != 0 || p.Loading != 0 || p.LastSuccess.IsZero() || p.LastError != "" {
-			t.Errorf("progress %+v", p)
-		}
-		if n, _, _ := b.totals(); n != 2 {
-			t.Errorf("listed %d times, want before and after the work", n)
-		}
+		w.want("3 assigned, 3 served, complete")
+		w.wantMetric(`holdfast_topic_listings_total{result="ok"} 2`) // before and after the work
+		w.wantLog("can be read again", 0)
 	})
+}
+
+func TestATopicIsShownAs(t *testing.T) {
+	type facts = recovery.PlanFacts
+	for _, row := range []struct {
+		topic
+		unread         bool // the assignments
+		state, message string
+	}{
+		{topic{PlanFacts: facts{Assigned: true, Serving: true}}, false, TopicServed, ""},
+		{topic{PlanFacts: facts{Assigned: true}, err: "refused"}, false, TopicMissing, "refused"},
+		{topic{PlanFacts: facts{Assigned: true}, phase: phaseReady, want: actLoad}, false, TopicMissing, ""},
+		{topic{PlanFacts: facts{Assigned: true}, phase: phaseFlying, want: actQuiesce}, false, TopicMissing, ""},
+		{topic{PlanFacts: facts{Assigned: true}, phase: phaseFlying, want: actLoad}, false, TopicLoading, ""},
+		{topic{PlanFacts: facts{Assigned: true, Held: true}}, false, TopicMissing, "it is being moved: 'holdfast moves' says how far"},
+		{topic{PlanFacts: facts{Assigned: true, Held: true}, err: "refused"}, false, TopicMissing, "refused"},
+		{topic{PlanFacts: facts{Assigned: true, Claim: recovery.ClaimElsewhere}, owner: "b"}, false, TopicElsewhere, "the ownership lock is held by b"},
+		{topic{PlanFacts: facts{Assigned: true, Claim: recovery.ClaimElsewhere}, owner: "b", err: "refused"}, false, TopicElsewhere, "refused"},
+		{topic{PlanFacts: facts{Serving: true, Claim: recovery.ClaimContested}, owner: "b"}, false, TopicForeign, "the ownership lock is held by b"},
+		{topic{PlanFacts: facts{Claim: recovery.ClaimElsewhere}, owner: "b"}, false, "", "the ownership lock is held by b"},
+		{topic{PlanFacts: facts{Serving: true}}, false, TopicOrphan, ""},
+		{topic{PlanFacts: facts{Serving: true}}, true, TopicServed, ""},
+		{topic{PlanFacts: facts{Quiesced: true}}, false, TopicQuarantined, ""},
+		{topic{PlanFacts: facts{Quiesced: true}}, true, "", ""},
+		{topic{phase: phaseFlying, want: actLoad}, false, "", ""},
+	} {
+		if state, message := row.topic.state(!row.unread), row.topic.message(); state != row.state || message != row.message {
+			t.Errorf("%+v: %q, %q; want %q, %q", row.topic, state, message, row.state, row.message)
+		}
+	}
 }
 
 func TestStoreErrorIsNotAbsence(t *testing.T) {
 	b := newFakeBroker()
 	inWorld(t, testSettings, b, func(w *world) {
 		w.rec.set(errors.New("etcd has no leader"))
-		w.SetOrders(attached)
-		w.SetAssigned(1, true, []string{"/n/a"}, nil)
-		w.after(20 * time.Second)
+		w.begin(20*time.Second, "/n/a")
 		if b.loads["/n/a"] != 0 {
 			t.Fatal("loaded without its record although the record could not be read")
 		}
-		if p := w.Snapshot(); !strings.Contains(p.LastError, "etcd has no leader") || p.Missing != 1 {
-			t.Errorf("progress %+v; want the error and one missing topic", p)
-		}
+		w.want("1 assigned, 1 missing, error")
+		w.wantLog("cannot be read; loading waits", 1)
 		w.rec.set(nil)
 		w.after(maxListBackoff)
+		w.wantLog("can be read again", 1)
 		w.wantServed("/n/a")
 		if b.records["/n/a"] != "record of /n/a" {
 			t.Errorf("loaded with record %q", b.records["/n/a"])
@@ -62,25 +83,19 @@ func TestStoreErrorIsNotAbsence(t *testing.T) {
 func TestWhatCannotBeReadIsShownAndLeftAlone(t *testing.T) {
 	b := newFakeBroker("/n/a")
 	inWorld(t, testSettings, b, func(w *world) {
-		w.SetOrders(attached)
-		w.SetAssigned(1, true, []string{"/n/a"}, nil)
-		w.after(time.Second)
+		w.begin(time.Second, "/n/a")
 		b.set(func() { b.unreadable = []string{`"odd"`} })
 		w.Kick()
 		w.after(10 * time.Minute)
-		p := w.Snapshot()
-		if p.Unreadable != 1 || p.Served != 1 || p.Orphan+p.Missing+p.Failed != 0 || !p.Reconciled || p.LastError != "" {
-			t.Errorf("progress %+v", p)
-		}
-		if n := strings.Count(w.log.String(), "cannot be read"); n != 1 {
-			t.Errorf("told %d times, want once", n)
-		}
+		w.want("1 assigned, 1 served, 1 unreadable, complete")
+		w.wantLog("cannot be read", 1)
 		if all := w.Topics(); len(all) != 2 || !slices.ContainsFunc(all, func(s TopicState) bool { return s.Topic == `"odd"` && s.State == TopicUnreadable && s.Error != "" }) {
 			t.Errorf("shown as %+v", all)
 		}
 		b.set(func() { b.unreadable = nil })
 		w.Kick()
 		w.after(time.Minute)
+		w.wantLog("can be read again", 1)
 		if w.Snapshot().Unreadable != 0 || len(w.Topics()) != 1 {
 			t.Errorf("still shown: %+v", w.Topics())
 		}
@@ -90,24 +105,19 @@ func TestWhatCannotBeReadIsShownAndLeftAlone(t *testing.T) {
 func TestABrokerThatCannotBeListedKeepsTheLastView(t *testing.T) {
 	b := newFakeBroker("/n/a", "/n/orphan")
 	inWorld(t, testSettings, b, func(w *world) {
-		w.SetOrders(attached)
-		w.SetAssigned(1, true, []string{"/n/a", "/n/orphan"}, nil)
-		w.after(time.Second)
+		w.begin(time.Second, "/n/a", "/n/orphan")
 		b.set(func() { b.listErr = errors.New("admin port closed") })
 		w.Kick()
 		before, _, _ := b.totals()
 		w.after(10 * time.Minute)
-		p := w.Snapshot()
-		if p.Served != 2 || p.Missing != 0 || !p.Reconciled || !strings.Contains(p.LastError, "admin port closed") {
-			t.Errorf("progress %+v; want the last view and the error", p)
-		}
+		w.want("2 assigned, 2 served, error, complete") // the last view
+		w.wantLog("admin port closed", 1)
 		after, _, _ := b.totals()
 		if n := after - before; n < 115 || n > 160 {
 			t.Errorf("listed %d times in ten minutes; want retries no more than 5 s and jitter apart", n)
 		}
-		if n := strings.Count(w.log.String(), "cannot be listed"); n != 1 {
-			t.Errorf("logged %d times, want once", n)
-		}
+		w.wantLog("cannot be listed", 1)
+		w.wantLog("can be listed again", 0)
 		w.SetAssigned(1, false, []string{"/n/new"}, nil)
 		w.after(time.Second)
 		w.wantServed("/n/a", "/n/new", "/n/orphan")
@@ -118,21 +128,12 @@ func TestLoadInFlightIsDroppedAfterDetach(t *testing.T) {
 	b := newFakeBroker()
 	b.deaf = 5 * time.Second
 	inWorld(t, testSettings, b, func(w *world) {
-		w.SetOrders(attached)
-		w.SetAssigned(1, true, names("t", 10), nil)
-		w.after(time.Second)
-		if p := w.Snapshot(); p.Loading != 4 {
-			t.Fatalf("%d loading, want 4", p.Loading)
-		}
+		w.begin(time.Second, names("t", 10)...)
+		w.want("10 assigned, 10 missing, 4 loading")
 		w.SetOrders(recovery.Orders{Epoch: 1, Mode: recovery.Active, Instance: "a"})
 		w.after(time.Minute)
-		p := w.Snapshot()
-		if p.Served != 0 || p.Reconciled || p.Loading != 0 {
-			t.Errorf("progress %+v; want the results dropped", p)
-		}
-		if _, loads, _ := b.totals(); loads != 4 {
-			t.Errorf("%d loads began, want none after the detachment", loads)
-		}
+		w.want("10 assigned, 10 missing")
+		w.wantCalls(4, 0) // none after the detachment
 		w.wantMetric(`holdfast_topic_loads_total{result="dropped"} 4`)
 		// What the dropped loads did is seen by listing, not believed.
 		b.set(func() { b.deaf = 0 })
@@ -162,9 +163,7 @@ func TestLoadsInFlightAreCancelledByNewOrders(t *testing.T) {
 				b.hangs[name] = true
 			}
 			inWorld(t, testSettings, b, func(w *world) {
-				w.SetOrders(attached)
-				w.SetAssigned(1, true, all, nil)
-				w.after(time.Second)
+				w.begin(time.Second, all...)
 				b.set(func() { clear(b.hangs) })
 				w.SetOrders(row.orders)
 				w.after(time.Millisecond)
@@ -188,12 +187,8 @@ func TestDrainedBrokerServesNothing(t *testing.T) {
 	b := newFakeBroker(all...)
 	b.serving["/n/orphan"] = true
 	inWorld(t, testSettings, b, func(w *world) {
-		w.SetOrders(attached)
-		w.SetAssigned(1, true, all, nil)
-		w.after(recovery.SettleTime + 100*time.Millisecond)
-		if !w.Snapshot().Reconciled {
-			t.Fatal("not reconciled before the drain")
-		}
+		w.begin(recovery.SettleTime+100*time.Millisecond, all...)
+		w.want("100 assigned, 100 served, 1 quarantined, complete")
 		b.set(func() { b.serving["/n/orphan"] = true; delete(b.quiesced, "/n/orphan") })
 		b.set(func() { b.quiesceErr[all[7]] = errRefused })
 		o := attached
@@ -204,10 +199,7 @@ func TestDrainedBrokerServesNothing(t *testing.T) {
 		b.set(func() { clear(b.quiesceErr) })
 		w.after(time.Minute)
 		w.wantServed()
-		p := w.Snapshot()
-		if p.GuardTripped || p.Reconciled || p.Missing != 100 || p.Quarantined != 1 {
-			t.Errorf("progress %+v; want no guard, not reconciled, the orphan quarantined", p)
-		}
+		w.want("100 assigned, 100 missing, 1 quarantined")
 		// A topic that someone loads by hand is quiesced at the next audit.
 		b.set(func() { b.serving[all[0]] = true; delete(b.quiesced, all[0]) })
 		w.after(testSettings.AuditInterval + time.Second)
@@ -218,48 +210,22 @@ func TestDrainedBrokerServesNothing(t *testing.T) {
 	})
 }
 
-func TestDrainingLoadsNothingAndStillQuarantines(t *testing.T) {
-	b := newFakeBroker("/n/a", "/n/orphan")
-	inWorld(t, testSettings, b, func(w *world) {
-		o := attached
-		o.Mode = recovery.Draining
-		w.SetOrders(o)
-		w.SetAssigned(1, true, []string{"/n/a", "/n/missing"}, nil)
-		w.after(time.Minute)
-		w.wantServed("/n/a")
-		if p := w.Snapshot(); p.Reconciled || p.Quarantined != 1 {
-			t.Errorf("progress %+v; want the gate closed and one quarantined", p)
-		}
-	})
-}
-
 func TestAnOrphanIsQuarantinedAfterTheSettleTime(t *testing.T) {
 	b := newFakeBroker("/n/a", "/n/b")
 	inWorld(t, testSettings, b, func(w *world) {
-		w.SetOrders(attached)
-		w.SetAssigned(1, true, []string{"/n/a", "/n/b"}, nil)
-		w.after(5 * time.Second)
+		w.begin(5*time.Second, "/n/a", "/n/b")
 		w.SetAssigned(1, false, nil, []string{"/n/b"})
 		w.after(recovery.SettleTime / 2)
 		w.SetAssigned(1, false, []string{"/n/b"}, nil) // it comes back in time
 		w.after(time.Minute)
-		if _, loads, quiesces := b.totals(); loads+quiesces != 0 {
-			t.Errorf("%d loads, %d quiesces, want none", loads, quiesces)
-		}
+		w.wantCalls(0, 0)
 		w.SetAssigned(1, false, nil, []string{"/n/b"})
 		w.after(recovery.SettleTime - time.Millisecond)
 		w.wantServed("/n/a", "/n/b")
-		if p := w.Snapshot(); p.Orphan != 1 {
-			t.Errorf("orphans %d, want 1", p.Orphan)
-		}
+		w.want("1 assigned, 1 served, 1 orphan, complete")
 		w.after(time.Millisecond)
 		w.wantServed("/n/a")
-		if p := w.Snapshot(); p.Orphan != 0 || p.Quarantined != 1 {
-			t.Errorf("progress %+v; want one quarantined", p)
-		}
-		if got := w.Topics(); !slices.Equal(got, []TopicState{{Topic: "/n/a", State: TopicServed}, {Topic: "/n/b", State: TopicQuarantined}}) {
-			t.Errorf("topics %v", got)
-		}
+		w.want("1 assigned, 1 served, 1 quarantined, complete")
 		w.SetAssigned(1, false, []string{"/n/b"}, nil)
 		w.after(100 * time.Millisecond)
 		w.wantServed("/n/a", "/n/b")
@@ -275,44 +241,43 @@ func TestWhatAMoveHoldsIsNotCountedAsAStray(t *testing.T) {
 		b.set(func() { delete(b.serving, "/n/b"); b.quiesced["/n/b"] = true }) // it is sealed, or a copy
 		w.Kick()
 		w.after(time.Minute)
-		if p := w.Snapshot(); p.Quarantined != 0 || p.Orphan != 0 {
-			t.Errorf("held: progress %+v", p)
-		}
+		w.want("1 assigned, 1 served, complete")
 		b.set(func() { b.latency = time.Second })
 		w.SetHeld(nil, nil) // it is over
 		w.after(100 * time.Millisecond)
-		if p := w.Snapshot(); p.Quarantined != 0 {
-			t.Errorf("held no more, and not listed yet: progress %+v", p)
-		}
+		w.want("1 assigned, 1 served, complete")
 		w.after(time.Minute)
-		if p := w.Snapshot(); p.Quarantined != 1 {
-			t.Errorf("it was left all the same: progress %+v", p)
-		}
+		w.want("1 assigned, 1 served, 1 quarantined, complete")
 	})
 }
 
-func TestALoadThatEndsAfterItsTopicWasUnassignedIsQuarantined(t *testing.T) {
+func TestACallThatEndsAfterItsTopicWasGivenAndTakenIsUndone(t *testing.T) {
 	b := newFakeBroker()
 	b.latency = 5 * time.Second
 	inWorld(t, testSettings, b, func(w *world) {
-		w.SetOrders(attached)
-		w.SetAssigned(1, true, []string{"/n/a"}, nil)
-		w.after(6 * time.Second)
+		w.begin(6*time.Second, "/n/a")
 		w.SetAssigned(1, false, nil, []string{"/n/a"})
-		w.after(10 * time.Second)
+		w.after(time.Second) // which is planned before the load ends
+		if p := w.Snapshot(); !p.LastSuccess.IsZero() {
+			t.Errorf("as etcd asks at %s", p.LastSuccess)
+		}
+		w.after(9 * time.Second) // loaded, and almost withdrawn
+		w.SetAssigned(1, false, []string{"/n/a"}, nil)
+		w.after(time.Second)
 		w.wantServed()
+		w.after(5 * time.Second)
+		w.wantServed("/n/a")
 	})
 }
 
 func TestTopicsAreListedEveryAuditIntervalAndOnKick(t *testing.T) {
 	b := newFakeBroker("/n/a")
 	inWorld(t, testSettings, b, func(w *world) {
-		w.SetOrders(attached)
-		w.SetAssigned(1, true, []string{"/n/a"}, nil)
-		w.after(10*testSettings.AuditInterval + time.Second)
-		if n, _, _ := b.totals(); n != 11 {
-			t.Errorf("listed %d times in ten intervals, want 11", n)
-		}
+		w.begin(10*testSettings.AuditInterval+time.Second, "/n/a")
+		w.SetAssigned(1, false, []string{"/n/a"}, nil) // which is no news
+		w.after(time.Second)
+		w.wantMetric(`holdfast_topic_listings_total{result="ok"} 11`)
+		w.wantMetric("holdfast_reconcile_duration_seconds_count 11")
 		b.set(func() { delete(b.serving, "/n/a") })
 		w.Kick()
 		w.after(time.Millisecond)
@@ -326,9 +291,7 @@ func TestTopicsAreListedEveryAuditIntervalAndOnKick(t *testing.T) {
 func TestPutsOneByOneAreCoalesced(t *testing.T) {
 	b := newFakeBroker()
 	inWorld(t, testSettings, b, func(w *world) {
-		w.SetOrders(attached)
-		w.SetAssigned(1, true, nil, nil)
-		w.after(time.Second)
+		w.begin(time.Second)
 		all := names("t", 1000)
 		for _, name := range all {
 			w.SetAssigned(1, false, []string{name}, nil)
@@ -349,30 +312,22 @@ func TestABrokerRestartIsListedAtOnce(t *testing.T) {
 	all := names("t", 20)
 	b := newFakeBroker(all...)
 	inWorld(t, testSettings, b, func(w *world) {
-		w.SetOrders(attached)
-		w.SetAssigned(1, true, all, nil)
-		w.after(time.Second)
+		w.begin(time.Second, all...)
 		b.set(func() { clear(b.serving); b.latency = time.Millisecond })
 		o := attached
 		o.Instance = "b"
 		w.SetOrders(o)
-		if p := w.Snapshot(); p.Reconciled || p.Served != 0 || p.ServedKnown {
-			t.Errorf("right after the restart %+v; want nothing believed", p)
-		}
+		w.want("20 assigned, 20 missing, not listed")
 		w.after(100 * time.Millisecond)
 		w.wantServed(all...)
-		if p := w.Snapshot(); p.GateOpenedBy != GateComplete {
-			t.Errorf("gate opened by %q", p.GateOpenedBy)
-		}
+		w.want("20 assigned, 20 served, complete")
 	})
 }
 
 func TestAListingDoesNotUndoWhatWasDoneMeanwhile(t *testing.T) {
 	b := newFakeBroker("/n/orphan")
 	inWorld(t, testSettings, b, func(w *world) {
-		w.SetOrders(attached)
-		w.SetAssigned(1, true, []string{"/n/orphan"}, nil)
-		w.after(5 * time.Second)
+		w.begin(5*time.Second, "/n/orphan")
 		b.set(func() { b.latency = 5 * time.Second })
 		w.Kick() // the broker answers in 5 s, with what it has now: the orphan alone
 		w.after(time.Millisecond)
@@ -389,17 +344,13 @@ func TestAListingOfTheOldBrokerProcessIsDropped(t *testing.T) {
 	b := newFakeBroker("/n/a")
 	b.listDeaf = 5 * time.Second
 	inWorld(t, testSettings, b, func(w *world) {
-		w.SetOrders(attached)
-		w.SetAssigned(1, true, []string{"/n/a"}, nil)
-		w.after(time.Second)
+		w.begin(time.Second, "/n/a")
 		o := attached
 		o.Instance = "b"
 		b.set(func() { clear(b.serving); b.listDeaf = 0; b.listErr = errRefused })
 		w.SetOrders(o)
 		w.after(10 * time.Second) // the old answer has come
-		if p := w.Snapshot(); p.Served != 0 || p.ServedKnown || p.Reconciled {
-			t.Errorf("progress %+v; want nothing believed of the new process", p)
-		}
+		w.want("1 assigned, 1 missing, not listed, error")
 	})
 }
 
@@ -420,9 +371,7 @@ func TestChangesAreSignalledAtMostEvery100Milliseconds(t *testing.T) {
 			}
 		}
 		w.after(time.Second)
-		if p := w.Snapshot(); p.Served != 4000 {
-			t.Errorf("served %d", p.Served)
-		}
+		w.want("4000 assigned, 4000 served, complete")
 	})
 }
 
@@ -488,9 +437,9 @@ func TestCountsAlwaysEqualWhatAPlanCounts(t *testing.T) {
 		w.Confirm()
 		w.after(3 * time.Minute)
 		w.wantServed(all[:25]...)
-		if w.load.retrying != 0 || w.load.workers != 0 || len(w.load.flights) != 0 || w.load.loads != 0 || w.load.readyLen != 0 {
-			t.Errorf("left over: %d retrying, %d workers, %d flights, %d loads, %d ready",
-				w.load.retrying, w.load.workers, len(w.load.flights), w.load.loads, w.load.readyLen)
+		if w.load.retrying != 0 || len(w.load.flights) != 0 || w.load.loads != 0 || w.load.readyLen != 0 {
+			t.Errorf("left over: %d retrying, %d flights, %d loads, %d ready",
+				w.load.retrying, len(w.load.flights), w.load.loads, w.load.readyLen)
 		}
 	})
 }

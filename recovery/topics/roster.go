@@ -34,7 +34,7 @@ type placed struct {
 
 // NewRoster is an empty roster.
 func NewRoster() *Roster {
-	return &Roster{peers: map[string]recovery.Peer{}, topics: map[string]*placed{}, touched: map[string]bool{}}
+	return &Roster{peers: map[string]recovery.Peer{}, topics: map[string]*placed{}, touched: map[string]bool{}, changed: true}
 }
 
 // Complete reports whether every view came at least once: before that, what is not here
@@ -54,8 +54,8 @@ func (r *Roster) SetRegistered(full bool, puts, deletes []string, now time.Time)
 		})
 	}
 	if full {
-		for id, p := range r.peers {
-			if p.Registered && !slices.Contains(puts, id) {
+		for id := range r.peers {
+			if !slices.Contains(puts, id) {
 				set(id, false)
 			}
 		}
@@ -75,8 +75,8 @@ func (r *Roster) SetModes(full bool, puts map[string]recovery.Mode, deletes []st
 		r.change(id, r.seen.modes, now, func(p *recovery.Peer) { p.Mode = m })
 	}
 	if full {
-		for id, p := range r.peers {
-			if _, ok := puts[id]; !ok && p.Mode != "" {
+		for id := range r.peers {
+			if _, ok := puts[id]; !ok {
 				set(id, "")
 			}
 		}
@@ -223,7 +223,7 @@ func (r *Roster) settle(topic string, t *placed) {
 }
 
 func (r *Roster) touch(topic string) {
-	if !r.changed && !r.touched[topic] {
+	if !r.changed {
 		r.touched[strings.Clone(topic)] = true
 	}
 }
@@ -231,7 +231,7 @@ func (r *Roster) touch(topic string) {
 // keep brings a placement up to date, nil for none yet, and returns it.
 func (r *Roster) keep(p *recovery.Placing, f recovery.PlacementFacts) *recovery.Placing {
 	f.Peers = r.peers
-	if p != nil && !r.changed && p.Started.Equal(f.Started) && p.Mode == f.Mode && (p.Again.IsZero() || f.Now.Before(p.Again)) {
+	if !r.changed && p.Started.Equal(f.Started) && p.Mode == f.Mode && (p.Again.IsZero() || f.Now.Before(p.Again)) {
 		r.follow(p, f.Now)
 		return p
 	}

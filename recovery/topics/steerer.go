@@ -136,7 +136,7 @@ func (s *Steerer) View() SteerView {
 	switch {
 	case s.broker == nil:
 		v.Steering = recovery.SteerNone
-	case hold == recovery.HaltPaused && s.told != "" && s.told == s.orders.Mode.Mode:
+	case hold == recovery.HaltPaused && s.told == s.orders.Mode.Mode:
 		v.To, v.Steering = s.told, recovery.SteerDone // a pause takes nothing back
 	case to == "":
 		v.Steering = recovery.SteerWaiting
@@ -214,6 +214,7 @@ func (s *Steerer) land(to recovery.Mode, err error) {
 		return
 	}
 	s.cancel = nil
+	signal(s.changes)
 	if ok {
 		if !taken {
 			s.log.Info("mode handed over to the broker", "mode", string(to), "reason", string(s.orders.Mode.Reason), "failures", s.failures, "epoch", s.orders.Epoch)
@@ -221,9 +222,6 @@ func (s *Steerer) land(to recovery.Mode, err error) {
 		}
 		if to == recovery.Active {
 			s.again = remains || s.again && !taken
-		}
-		if !taken || s.lastErr != "" {
-			signal(s.changes)
 		}
 		s.failures, s.lastErr, s.next = 0, "", time.Now().Add(s.audit)
 		return
@@ -236,10 +234,7 @@ func (s *Steerer) land(to recovery.Mode, err error) {
 	if !taken {
 		s.told = "" // it may be on its way
 	}
-	if !taken || err.Error() != s.lastErr {
-		s.lastErr = err.Error()
-		signal(s.changes)
-	}
+	s.lastErr = err.Error()
 }
 
 // signal wakes whoever waits, or is to look later.

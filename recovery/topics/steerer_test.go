@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -116,17 +118,24 @@ func TestTheModeIsHandedOverOnce(t *testing.T) {
 		s.SetOrders(steerOrders(recovery.Active))
 		passes(time.Hour)
 		s.wants(t, b, recovery.SteerDone, recovery.Active)
+		o := steerOrders(recovery.Active)
+		o.Decided = false
+		s.SetOrders(o)
+		s.wants(t, b, recovery.SteerWaiting, recovery.Active)
 	})
 }
 
 func TestTheModeIsHandedOverUntilItIsTaken(t *testing.T) {
 	b := &steered{fails: 3}
 	inSteering(t, b, func(s *Steerer) {
+		var log strings.Builder
+		s.log = slog.New(slog.NewTextHandler(&log, nil))
 		s.SetOrders(steerOrders(recovery.Drained))
+		<-s.Changes() // of the orders
 		passes(0)
 		s.wants(t, b, recovery.SteerFailing, recovery.Drained)
-		if v := s.View(); v.LastError != "no" {
-			t.Errorf("%+v", v)
+		if v := s.View(); v.LastError != "no" || len(s.Changes()) != 1 || strings.Count(log.String(), "does not take the mode") != 1 {
+			t.Errorf("%+v, %d changes, log %s", v, len(s.Changes()), log.String())
 		}
 		passes(time.Minute)
 		s.wants(t, b, recovery.SteerDone, recovery.Drained, recovery.Drained, recovery.Drained, recovery.Drained)
@@ -181,11 +190,13 @@ func TestWhatIsNotWantedAnyMoreIsDropped(t *testing.T) {
 }
 
 func TestABrokerWithoutAModeIsToldNothing(t *testing.T) {
-	s := NewSteerer(nil, 0, 0, discard(), prometheus.NewPedanticRegistry())
-	s.SetOrders(steerOrders(recovery.Active))
-	if v := s.View(); v.Steering != recovery.SteerNone || !v.Steering.Obeys() {
-		t.Errorf("%+v", v)
-	}
+	inSteering(t, nil, func(s *Steerer) {
+		s.SetOrders(steerOrders(recovery.Active))
+		passes(time.Second)
+		if v := s.View(); v.Steering != recovery.SteerNone || !v.Steering.Obeys() {
+			t.Errorf("%+v", v)
+		}
+	})
 }
 
 func TestAPauseTakesNothingBackThatTheBrokerHasTaken(t *testing.T) {
@@ -212,6 +223,28 @@ func TestAPauseTakesNothingBackThatTheBrokerHasTaken(t *testing.T) {
 		passes(time.Minute)
 		s.wants(t, b, recovery.SteerDone, recovery.Active)
 	})
+}
+
+func TestAPauseTakesNoDrainBackAndADrainIsNotHandedOverForItsEnd(t *testing.T) {
+	for at, told := range map[time.Duration]int{time.Minute: 1, auditOfTests + time.Second + 1: 3} { // the latter in an audit
+		b := &steered{takes: time.Second}
+		inSteering(t, b, func(s *Steerer) {
+			o := steerOrders(recovery.Drained)
+			o.Mode.By = recovery.ByHoldfast
+			s.SetOrders(o)
+			passes(at)
+			for _, o.Paused = range []bool{true, false} {
+				s.SetOrders(o)
+				if v := s.View(); o.Paused && v.Steering != recovery.SteerDone {
+					t.Errorf("%+v", v)
+				}
+				passes(time.Minute)
+			}
+			if v := s.View(); v.Steering != recovery.SteerDone || len(b.heard()) != told {
+				t.Errorf("%+v, told %v", v, b.heard())
+			}
+		})
+	}
 }
 
 func TestADrainThatWasTakenIsHandedOverAgainEachAuditAndNeverTakenBack(t *testing.T) {
@@ -262,6 +295,13 @@ func TestAnActiveBrokerIsLetBe(t *testing.T) {
 			s.SetOrders(drained)
 			passes(time.Second)
 		}, []recovery.Mode{recovery.Active}},
+		{"it did not take that at first", func(b *steered, s *Steerer) {
+			b.answers(1, nil)
+			anew := active
+			anew.Epoch = 2
+			s.SetOrders(anew)
+			passes(time.Second)
+		}, nil},
 		{"the fence may have drained it", func(_ *steered, s *Steerer) {
 			s.SetOrders(detached)
 			passes(time.Minute)
@@ -280,6 +320,7 @@ func TestAnActiveBrokerIsLetBe(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			b := &steered{takes: time.Second}
 			inSteering(t, b, func(s *Steerer) {
+				s.SetOrders(detached) // as a sidecar begins
 				s.SetOrders(active)
 				passes(10 * auditOfTests)
 				s.wants(t, b, recovery.SteerDone, recovery.Active)

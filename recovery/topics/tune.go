@@ -22,7 +22,7 @@ func (r *Reconciler) Tune(s ReconcilerSettings) {
 	}
 	r.settings.Concurrency, r.settings.Rate = s.Concurrency, s.Rate
 	r.settings.LoadTimeout, r.settings.AuditInterval, r.settings.MassChangeShare = s.LoadTimeout, s.AuditInterval, s.MassChangeShare
-	if at := now.Add(s.AuditInterval); at.Before(r.list.at) && !r.list.failing {
+	if at := now.Add(s.AuditInterval); at.Before(r.list.at) {
 		r.list.at = at
 	}
 	r.planSoon(now)

@@ -9,10 +9,12 @@ func TestANewRateHoldsFromTheNextLoad(t *testing.T) {
 	s := testSettings
 	s.Rate = 1
 	inWorld(t, s, newFakeBroker(), func(w *world) {
-		w.SetAssigned(1, true, names("t", 100), nil)
-		w.SetOrders(attached)
+		w.begin(10*time.Second, "/n/a") // and nothing to be loaded since
+		w.SetAssigned(1, false, names("t", 99), nil)
+		w.after(planSpacing)
+		w.wantServed("/n/a", "/n/t-00000")
 		w.after(10 * time.Second)
-		if n := len(w.b.served()); n < 9 || n > 12 {
+		if n := len(w.b.served()); n < 10 || n > 13 {
 			t.Errorf("%d served in 10 s at 1 a second", n)
 		}
 		s.Rate = 0
@@ -68,6 +70,14 @@ func TestAShorterAuditIntervalEndsThePauseUnderWay(t *testing.T) {
 		w.after(65 * time.Second)
 		if after, _, _ := w.b.totals(); after-before < 6 || after-before > 7 {
 			t.Errorf("%d listings in 65 s", after-before)
+		}
+		before, _, _ = w.b.totals()
+		s.AuditInterval = time.Hour
+		w.Kick()
+		w.Tune(s)
+		w.after(time.Second)
+		if after, _, _ := w.b.totals(); after != before+1 {
+			t.Errorf("%d listings, want the one that was asked for", after-before)
 		}
 	})
 }
