@@ -12,20 +12,23 @@ func TestComparesClocks(t *testing.T) {
 		name             string
 		boot, mono, wall time.Duration // how far each went
 		want             ClockNews
+		doubt            bool
 	}{
-		{"a second passes", time.Second, time.Second, time.Second, ClockNews{}},
-		{"a busy host reads them apart", time.Second, time.Second - 99*time.Millisecond, time.Second, ClockNews{}},
-		{"suspended", 31 * time.Second, time.Second, 31 * time.Second, ClockNews{Suspended: 30 * time.Second}},
-		{"suspended for the least", 1100 * time.Millisecond, time.Second, 1100 * time.Millisecond, ClockNews{Suspended: 100 * time.Millisecond}},
-		{"set forward", time.Second, time.Second, 301 * time.Second, ClockNews{Jumped: 5 * time.Minute}},
-		{"set back", time.Second, time.Second, -299 * time.Second, ClockNews{Jumped: -5 * time.Minute}},
-		{"slewed", time.Second, time.Second, 1999 * time.Millisecond, ClockNews{}},
-		{"suspended, and set when it woke up", 31 * time.Second, time.Second, time.Minute + 31*time.Second, ClockNews{Suspended: 30 * time.Second, Jumped: time.Minute}},
-		{"the host did not run, no clock stood still", time.Hour, time.Hour, time.Hour, ClockNews{}},
+		{"a second passes", time.Second, time.Second, time.Second, ClockNews{}, false},
+		{"a busy host reads them apart", time.Second, time.Second - 99*time.Millisecond, time.Second, ClockNews{}, false},
+		{"suspended", 31 * time.Second, time.Second, 31 * time.Second, ClockNews{Suspended: 30 * time.Second}, true},
+		{"suspended for the least", 1100 * time.Millisecond, time.Second, 1100 * time.Millisecond, ClockNews{Suspended: 100 * time.Millisecond}, true},
+		{"set forward", time.Second, time.Second, 301 * time.Second, ClockNews{Jumped: 5 * time.Minute}, true},
+		{"set back", time.Second, time.Second, -299 * time.Second, ClockNews{Jumped: -5 * time.Minute}, true},
+		{"set forward by the least", time.Second, time.Second, 2 * time.Second, ClockNews{Jumped: time.Second}, true},
+		{"set back by the least", time.Second, time.Second, 0, ClockNews{Jumped: -time.Second}, true},
+		{"slewed", time.Second, time.Second, 1999 * time.Millisecond, ClockNews{}, false},
+		{"suspended, and set when it woke up", 31 * time.Second, time.Second, time.Minute + 31*time.Second, ClockNews{Suspended: 30 * time.Second, Jumped: time.Minute}, true},
+		{"the host did not run, no clock stood still", time.Hour, time.Hour, time.Hour, ClockNews{}, false},
 	} {
 		now := Clocks{Boot: before.Boot.Add(tt.boot), Mono: before.Mono + tt.mono, Wall: before.Wall.Add(tt.wall)}
-		if got := CompareClocks(before, now); got != tt.want {
-			t.Errorf("%s: %+v, want %+v", tt.name, got, tt.want)
+		if got := CompareClocks(before, now); got != tt.want || got.RaisesDoubt() != tt.doubt {
+			t.Errorf("%s: %+v, want %+v; doubt: %v", tt.name, got, tt.want, got.RaisesDoubt())
 		}
 	}
 }

@@ -46,8 +46,8 @@ func TestADeferredDecisionIsNoFailureAndIsAskedForAgain(t *testing.T) {
 	inWorld(t, func(w *world) { w.onEstablish = deferred }, func(w *world) {
 		w.until(time.Minute)
 		v := w.k.View()
-		if v.FailureStreak != 0 || v.LastError == "" || v.Phase != Acquiring || w.log.count("renewals fail") != 0 {
-			t.Errorf("%+v", v)
+		if v.FailureStreak != 0 || v.LastError == "" || v.Phase != Acquiring || w.log.count("renewals fail") != 0 || w.log.count("registration waits") != 1 {
+			t.Errorf("%+v, or not logged once", v)
 		}
 		if calls := w.made("establish", 0); len(calls) < 10 || len(calls) > 40 {
 			t.Errorf("asked %d times in a minute", len(calls))

@@ -235,12 +235,57 @@ func TestReestablishAsksTheRegistrarAndGoesOnHolding(t *testing.T) {
 		w.k.Reestablish()
 		w.k.Reestablish()
 		w.after(100 * time.Millisecond)
-		if calls := w.made("establish", 9*time.Second); len(calls) != 1 || calls[0].id != 101 {
-			t.Errorf("asked: %+v, want once with the lease that is held", calls)
+		if calls := w.made("establish", 9*time.Second); len(calls) != 1 || calls[0].id != 101 || calls[0].fresh {
+			t.Errorf("asked: %+v, want once with the lease that is held, on the connection that does", calls)
 		}
 		w.wantPhase(Holding)
 		if got, want := w.k.View().Validity.Deadline(), Instant(time.Hour+41*time.Second); got != want {
 			t.Errorf("deadline %v, want %v", got, want)
+		}
+	})
+}
+
+// Some ways carry everything but renewals; and what the Registrar says is gone is gone.
+func TestALossIsHeardWhereRenewalsAreNotAnswered(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.onEstablish = func(_ context.Context, n int) error {
+			if n == 0 {
+				return ErrLost
+			}
+			return nil
+		}
+	}, func(w *world) {
+		w.until(9 * time.Second)
+		if v := w.k.View(); v.Phase != Holding || v.Losses != 0 || v.FailingFor(w.now()) != 0 {
+			t.Errorf("what was not there was lost: %+v", v)
+		}
+		w.lock(func() { w.onKeepAlive = func(context.Context, int) (time.Duration, error) { return 0, errRefused } })
+		w.after(10 * time.Second)
+		if v := w.k.View(); v.FailingFor(w.now()) < 10*time.Second {
+			t.Errorf("failing for %s: %+v", v.FailingFor(w.now()), v)
+		}
+		w.until(time.Minute)
+		if v := w.k.View(); v.Losses != 1 {
+			t.Errorf("%+v", v)
+		}
+		w.scriptEstablish(func(_ context.Context, n int) error {
+			if n%2 == 0 {
+				return ErrLost
+			}
+			return nil
+		})
+		w.lock(func() { w.onKeepAlive = nil })
+		w.until(2 * time.Minute)
+		losses := w.k.View().Losses
+		for range 2 { // one of them is told that it is gone
+			w.k.Reestablish()
+			w.after(10 * time.Second)
+		}
+		if v := w.k.View(); v.Losses <= losses || v.Phase != Holding {
+			t.Errorf("%+v, %d losses before", v, losses)
+		}
+		if v := (View{FailureStreak: 1}); v.FailingFor(w.now()) != 0 {
+			t.Error("it fails for longer than there was anything")
 		}
 	})
 }

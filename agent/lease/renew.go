@@ -130,7 +130,6 @@ func (k *Keeper) renew(ctx context.Context) {
 			case ctx.Err() == nil:
 				k.failed(a.err)
 				d := pause.next()
-				behind = a.renewal.Term < a.term
 				if len(inFlight) == 0 {
 					now := k.set.Clock()
 					if !k.View().Validity.ExpiredAt(now) {
@@ -269,9 +268,6 @@ func (k *Keeper) failed(err error) {
 // recovered ends a streak.
 func (k *Keeper) recovered() {
 	before := k.View()
-	if before.FailureStreak == 0 && before.LastError == "" {
-		return
-	}
 	k.publish(func(v *View) { v.FailureStreak, v.LastError, v.LastClass = 0, "", "" })
 	if before.FailureStreak > 0 {
 		k.log.Info("renewals are confirmed again", "after_failures", before.FailureStreak, "lease", hex(before.Grant.LeaseID))

@@ -90,10 +90,7 @@ type backoff struct {
 // next returns the pause after one more failure: initial × 2^n, at most max, of
 // which the last fifth is random so that a fleet does not come back in step.
 func (b *backoff) next() time.Duration {
-	d := b.max
-	if b.failures < 16 {
-		d = min(b.initial<<b.failures, b.max)
-	}
+	d := min(b.initial<<min(b.failures, 16), b.max)
 	b.failures++
 	return d - time.Duration(rand.Int64N(int64(d)/5+1))
 }
