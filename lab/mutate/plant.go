@@ -165,6 +165,31 @@ func (f *file) comparisons(in ast.Node, where string) {
 	})
 }
 
+// conditions plants the comparisons, and leaves out what stands with others in an and or an or.
+func (f *file) conditions() {
+	f.decisions()
+	for _, d := range f.tree.Decls {
+		fn, ok := d.(*ast.FuncDecl)
+		if !ok {
+			continue
+		}
+		ast.Inspect(fn, func(n ast.Node) bool {
+			b, ok := n.(*ast.BinaryExpr)
+			if !ok || b.Op != token.LAND && b.Op != token.LOR {
+				return true
+			}
+			for _, side := range []ast.Expr{b.X, b.Y} {
+				if inner, ok := side.(*ast.BinaryExpr); ok && inner.Op == b.Op {
+					continue
+				}
+				id := f.mutant(side, fn.Name.Name, f.text(b)+" without "+f.text(side))
+				f.around(side, fmt.Sprintf("func() bool { if mutated(%d) { return %t }; return ", id, b.Op == token.LAND), " }()")
+			}
+			return true
+		})
+	}
+}
+
 // guards plants those of transactions: each may be true whatever etcd holds.
 func (f *file) guards() {
 	for _, d := range f.tree.Decls {
