@@ -128,6 +128,9 @@ func (c *Client) Keep(ctx context.Context, req RegisterRequest) (revision int64,
 	if req.Begins {
 		guards = append(guards, written(c.keys.Era(), seen.Era.ModRevision))
 	}
+	if m := seen.Member; req.LeaseID == 0 && m != nil && m.WrittenWith(*seen.Registration) { // it goes on saying who bound it
+		req.Member.Bound = seen.Registration.ModRevision
+	}
 	ops := c.stand(req)
 	switch {
 	case req.LeaseID == 0:

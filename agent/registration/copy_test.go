@@ -91,3 +91,35 @@ func (o *outage) renew() {
 		o.t.Fatal(err)
 	}
 }
+
+// Who bound an adopted registration is known by the member record that was written with it. What is noted
+// later beside a registration that stays does not let another sidecar take it.
+func TestAnAdoptedRegistrationStaysBoundWhateverIsNotedBesideIt(t *testing.T) {
+	for name, noted := range map[string]func(o *outage){
+		"the mode, written again": func(o *outage) {
+			gone := &pb.DeleteRangeRequest{Key: []byte(o.client.Keys().State("n1"))}
+			if _, err := o.store.DeleteRange(o.t.Context(), gone); err != nil {
+				o.t.Fatal(err)
+			}
+		},
+		"a cut": func(o *outage) { o.past.CutFrom = time.Now().Add(-25 * time.Second) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := newOutage(t, "drain")
+			o.Config.Registration = "adopt"
+			g := o.establish(0)
+			o.takeUp()
+			noted(o)
+			o.establish(g.LeaseID)
+			other := New(o.Deps)
+			other.Life = func() Life { // beside the same broker, with another state directory
+				l := o.now()
+				l.Past, l.Mode, l.CutFrom = Past{Incarnation: "another"}, recovery.ModeRecord{}, time.Time{}
+				return l
+			}
+			if _, err := other.Establish(t.Context(), 0, false); !errors.Is(err, lease.ErrConflict) {
+				t.Errorf("another sidecar took it over: %v", err)
+			}
+		})
+	}
+}

@@ -150,3 +150,18 @@ func (o *outage) unregister(id string) {
 		o.t.Fatal(err)
 	}
 }
+
+// Nobody is registered in a pause that began while the broker was asked what it serves.
+func TestAPauseThatBeginsDuringALookCounts(t *testing.T) {
+	o := newOutage(t, "drain")
+	o.lose()
+	o.past = Life{Name: "n9", Past: Past{Incarnation: "nine"}, Instance: "process-9", Value: []byte(`{"incarnation":"nine"}`)}
+	o.past.Boot = recovery.BootFacts{BrokerStartedAt: time.Now(), OldestMarker: time.Now().Add(-time.Hour), MarkerPath: "x"}
+	o.Serves = func(context.Context) ([]string, error) { o.onPause = true; return []string{"/n/t"}, nil }
+	if _, err := New(o.Deps).Establish(t.Context(), 0, false); !errors.Is(err, lease.ErrDeferred) {
+		t.Errorf("not deferred: %v", err)
+	}
+	if seen, err := o.client.Snapshot(t.Context(), "n9"); err != nil || seen.Registration != nil || seen.State != nil {
+		t.Errorf("registered: %+v, %v", seen, err)
+	}
+}

@@ -140,7 +140,7 @@ func (p *None) once(ctx context.Context) (g lease.Grant, err error) {
 			return g, err
 		}
 	}
-	now.others = &others
+	now.others, now.PauseEnds = &others, p.Life().PauseEnds
 	out := p.decide(seen, now)
 	if err := p.deferred(&out, now); err != nil {
 		return g, err

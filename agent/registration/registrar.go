@@ -169,6 +169,7 @@ func (r *Registrar) consider(ctx context.Context, client *cluster.Client, over f
 	if err = r.inventory(ctx, client, seen, now); err != nil {
 		return seen, now, out, err
 	}
+	now.PauseEnds = r.Life().PauseEnds // all that took its time
 	out = r.decide(seen, now)
 	return seen, now, out, r.deferred(&out, now)
 }
@@ -237,7 +238,13 @@ func (r *Registrar) keep(ctx context.Context, client *cluster.Client, seen clust
 		out.Repaired = "value changed"
 	}
 	anew := !ours || differs || out.Repaired != "" || noted(seen) || now.Unsure != 0
-	if anew || out.Decision.Write || untold(seen, now, out) {
+	beside := untold(seen, now, out)
+	if !anew && !beside && out.Decision.Write { // the member record is left as it is: it says by which era an open question was begun
+		if out.StateRevision, err = client.PutState(ctx, seen.BrokerID, *StateOf(out.Decision.Mode), seen.StateRevision); err != nil {
+			return err
+		}
+	}
+	if anew || beside {
 		stand := r.standing(seen, now, out)
 		if anew {
 			stand.LeaseID = grant.LeaseID

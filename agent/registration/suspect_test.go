@@ -377,3 +377,22 @@ func TestAMemberRecordTellsHowLongALifeWasUnbroken(t *testing.T) {
 		}
 	})
 }
+
+// An era that begins in the very moment in which the mode is written again is not forgotten.
+func TestAnEraIsNotForgottenByAModeThatIsWritten(t *testing.T) {
+	inBubble(t, "", func(t *testing.T) {
+		const proof = 46 * time.Second
+		o := suspicious(t, false)
+		o.establish(0)
+		o.takeUp()
+		o.goesOn(5*proof, func(second int) {
+			if o.renewPeers("n2", "n3"); second == 10 {
+				o.writeEra(`{"era":2}`)
+				o.deletes(o.client.Keys().State("n1"))
+			}
+		})
+		if s := o.snapshot().State; s.Mode != "active" {
+			t.Errorf("the drain stands: %+v", s)
+		}
+	})
+}
