@@ -74,6 +74,21 @@ func TestWhatIsMovedIsNotIdle(t *testing.T) {
 	})
 }
 
+func TestALoadOfBeforeAMoveIsLookedFor(t *testing.T) {
+	there := []string{"/n/t"}
+	b := newFakeBroker()
+	b.loadErr["/n/t"] = errRefused
+	inWorld(t, movingSettings(), b, func(w *world) {
+		w.SetHeld(nil, nil)
+		w.begin(time.Second, there...)
+		w.SetHeld(there, nil)
+		w.SetHeld(there, there)
+		if idle := w.Idle(there); len(idle) > 0 {
+			t.Error("idle, and nobody knows what became of the load")
+		}
+	})
+}
+
 // Whose it is by the journal of a move counts more than an assignment that was heard of before, or is
 // heard of late; what came later counts more than the journal.
 func TestATopicThatWasMovedAwayIsNotLoadedOnAnOlderAssignment(t *testing.T) {

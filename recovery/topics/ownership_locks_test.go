@@ -411,6 +411,31 @@ func TestALockIsNoGroundForLoadingBeforeItIsVerifiedAgain(t *testing.T) {
 	}
 }
 
+func TestALockThatWentWithItsTopicIsNotBelieved(t *testing.T) {
+	b := newFakeBroker()
+	inOwners(t, testOwnership, b, func(o *owners) {
+		o.begin(time.Second, "/n/moved", "/n/unassigned")
+		b.set(func() { b.quiesceErr["/n/unassigned"] = errRefused })
+		o.assign(false, nil, []string{"/n/unassigned"})
+		o.after(2 * time.Second)
+		o.l.put("/n/moved", "other", Standing{9, 9})
+		Locked{Reconciler: o.Reconciler}.SetElsewhere("/n/unassigned", 1)
+		for topic, revision := range map[string]int64{"/n/moved": 2, "/n/unassigned": 1} { // the latter is no news
+			Locked{o.Reconciler, o.own}.SetElsewhere(topic, revision)
+			if _, ours := o.Calm(topic); ours {
+				t.Errorf("the lock of %s is still believed", topic)
+			}
+		}
+		b.set(func() { clear(b.quiesceErr) })
+		o.after(10 * time.Second)
+		o.wantOwned()
+		o.wantServed()
+		if _, elsewhere := o.own.Trouble(); elsewhere != 0 {
+			t.Error("a topic that went is waited for")
+		}
+	})
+}
+
 func TestALoadThatWaitsForItsTurnIsWithdrawnWithTheClaim(t *testing.T) {
 	b := newFakeBroker()
 	b.latency = time.Second
