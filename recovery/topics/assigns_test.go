@@ -20,9 +20,7 @@ func TestWhatAClusterAssignsItselfIsWanted(t *testing.T) {
 	b := newFakeBroker("/n/a", "/n/b")
 	b.quiesced["/n/parked"] = true
 	inWorld(t, assigning(), b, func(w *world) {
-		w.SetAssigned(1, true, []string{"/n/in-etcd"}, nil)
-		w.SetOrders(attached)
-		w.after(time.Second)
+		w.begin(time.Second, "/n/in-etcd")
 		w.want("3 assigned, 3 served, complete") // what was withdrawn is taken back
 		w.SetAssigned(1, true, nil, nil)
 		w.ForgetAssigned()
@@ -40,9 +38,7 @@ func TestWhatAClusterAssignsItselfIsWanted(t *testing.T) {
 func TestWhatAFormerProcessServedIsForgottenAndNothingIsDoneAboutIt(t *testing.T) {
 	b := newFakeBroker("/n/a")
 	inWorld(t, testSettings, b, func(w *world) {
-		w.SetAssigned(1, true, []string{"/n/a"}, nil)
-		w.SetOrders(attached)
-		w.after(time.Second)
+		w.begin(time.Second, "/n/a")
 		w.want("1 assigned, 1 served, complete")
 		b.set(func() { delete(b.serving, "/n/a") })
 		left := attached

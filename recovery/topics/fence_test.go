@@ -11,8 +11,6 @@ import (
 	"holdfast/recovery"
 )
 
-var detached = recovery.Orders{Epoch: 1, Mode: recovery.Active, Instance: "a"}
-
 func (w *world) fence(bound time.Duration) (int, error) {
 	ctx, cancel := context.WithTimeout(w.t.Context(), bound)
 	defer cancel()
@@ -65,12 +63,12 @@ func TestFenceIsReleasedOnlyByAttachingAnew(t *testing.T) {
 		release bool
 	}{
 		{"the same orders", []recovery.Orders{attached}, false},
-		{"another mode", []recovery.Orders{{Epoch: 1, Mode: recovery.Draining, Attached: true, Instance: "a"}, attached}, false},
-		{"another broker process", []recovery.Orders{{Epoch: 1, Mode: recovery.Active, Attached: true, Instance: "b"}}, false},
+		{"another mode", []recovery.Orders{draining, attached}, false},
+		{"another broker process", []recovery.Orders{another}, false},
 		{"detached", []recovery.Orders{detached}, false},
 		{"another epoch, and detached", []recovery.Orders{{Epoch: 2, Mode: recovery.Active, Instance: "a"}}, false},
 		{"detached, then attached", []recovery.Orders{detached, attached}, true},
-		{"another epoch", []recovery.Orders{{Epoch: 2, Mode: recovery.Active, Attached: true, Instance: "a"}}, true},
+		{"another epoch", []recovery.Orders{renewed}, true},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			inWorld(t, testSettings, newFakeBroker(), func(w *world) {

@@ -48,29 +48,27 @@ func TestATopicThatWasMovedHereIsGivenTimeToBeAssigned(t *testing.T) {
 	})
 }
 
+func (w *world) wantIdle(topic string, idle bool, when string) {
+	w.t.Helper()
+	if got := len(w.Idle([]string{topic})) > 0; got != idle {
+		w.t.Errorf("%s idle: %v", when, got)
+	}
+}
+
 // Who releases the lock of what a move is about to serve, or may have served just now, would have it served
 // without.
 func TestWhatIsMovedIsNotIdle(t *testing.T) {
 	there := []string{"/n/t"}
-	b := newFakeBroker()
-	inWorld(t, movingSettings(), b, func(w *world) {
+	inWorld(t, movingSettings(), newFakeBroker(), func(w *world) {
 		w.SetHeld(there, nil)
 		w.begin(time.Minute)
-		if idle := w.Idle(there); len(idle) > 0 {
-			t.Error("idle while it is held")
-		}
+		w.wantIdle("/n/t", false, "while it is held")
 		w.SetHeld(there, there)
-		if idle := w.Idle(there); len(idle) == 0 {
-			t.Error("not idle after it was handed over")
-		}
+		w.wantIdle("/n/t", true, "after it was handed over")
 		w.SetHeld(nil, nil)
-		if idle := w.Idle(there); len(idle) > 0 {
-			t.Error("idle before the broker was listed")
-		}
+		w.wantIdle("/n/t", false, "before the broker was listed")
 		w.after(time.Second)
-		if idle := w.Idle(there); len(idle) == 0 {
-			t.Error("not idle at the end")
-		}
+		w.wantIdle("/n/t", true, "at the end")
 	})
 }
 
@@ -83,9 +81,7 @@ func TestALoadOfBeforeAMoveIsLookedFor(t *testing.T) {
 		w.begin(time.Second, there...)
 		w.SetHeld(there, nil)
 		w.SetHeld(there, there)
-		if idle := w.Idle(there); len(idle) > 0 {
-			t.Error("idle, and nobody knows what became of the load")
-		}
+		w.wantIdle("/n/t", false, "before it is known what became of the load")
 	})
 }
 
@@ -141,9 +137,7 @@ func TestATopicThatWasMovedAwayIsNotLoadedOnAnOlderAssignment(t *testing.T) {
 func TestATopicThatIsBeingMovedIsWithdrawnByADrainAndByAFence(t *testing.T) {
 	for name, end := range map[string]func(w *world){
 		"drained": func(w *world) {
-			o := attached
-			o.Mode = recovery.Drained
-			w.SetOrders(o)
+			w.SetOrders(drained)
 		},
 		"fenced": func(w *world) {
 			if n, err := w.Fence(w.t.Context()); err != nil || n != 1 {
@@ -152,8 +146,7 @@ func TestATopicThatIsBeingMovedIsWithdrawnByADrainAndByAFence(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newFakeBroker("/n/t")
-			inWorld(t, movingSettings(), b, func(w *world) {
+			inWorld(t, movingSettings(), newFakeBroker("/n/t"), func(w *world) {
 				w.SetHeld([]string{"/n/t"}, nil)
 				w.begin(time.Second, "/n/t")
 				w.wantServed("/n/t")

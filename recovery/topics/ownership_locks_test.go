@@ -77,8 +77,7 @@ func TestReacquireOnLockDeletion(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			s := testOwnership
 			s.Watch = c.watch
-			b := newFakeBroker()
-			inOwners(t, s, b, func(o *owners) {
+			inOwners(t, s, newFakeBroker(), func(o *owners) {
 				o.l.put("/n/theirs", "other", Standing{9, 9})
 				o.begin(c.held, "/n/theirs", "/n/free")
 				o.wantServed("/n/free")
@@ -98,8 +97,7 @@ func TestReacquireOnLockDeletion(t *testing.T) {
 }
 
 func TestLocksAreWatchedOnlyWhileOneIsWaitedFor(t *testing.T) {
-	b := newFakeBroker()
-	inOwners(t, testOwnership, b, func(o *owners) {
+	inOwners(t, testOwnership, newFakeBroker(), func(o *owners) {
 		following := func() int { return value(o.l, &o.l.following) }
 		o.begin(time.Minute, "/n/a")
 		if n := following(); n != 0 || value(o.l, &o.l.followed) != 0 || value(o.l, &o.l.calls) != 3 {
@@ -129,8 +127,7 @@ func TestLocksAreWatchedOnlyWhileOneIsWaitedFor(t *testing.T) {
 }
 
 func TestReacquireWindowExhausted(t *testing.T) {
-	b := newFakeBroker()
-	inOwners(t, testOwnership, b, func(o *owners) {
+	inOwners(t, testOwnership, newFakeBroker(), func(o *owners) {
 		for _, topic := range names("theirs", 3) {
 			o.l.put(topic, "other", Standing{9, 9})
 		}
@@ -195,8 +192,7 @@ func TestInFlightAcquireDropsAfterDetach(t *testing.T) {
 }
 
 func TestReOwn(t *testing.T) {
-	b := newFakeBroker()
-	inOwners(t, testOwnership, b, func(o *owners) {
+	inOwners(t, testOwnership, newFakeBroker(), func(o *owners) {
 		topics := names("t", 30)
 		o.begin(time.Second, topics...)
 		o.wantOwned(topics...)
@@ -264,8 +260,7 @@ func TestAForeignTopicIsUnloadedAtOnceAndTold(t *testing.T) {
 }
 
 func TestAStoreErrorIsNotAnAbsentLock(t *testing.T) {
-	b := newFakeBroker("/n/held", "/n/theirs")
-	inOwners(t, testOwnership, b, func(o *owners) {
+	inOwners(t, testOwnership, newFakeBroker("/n/held", "/n/theirs"), func(o *owners) {
 		o.l.put("/n/held", "me", firstStanding)
 		o.l.put("/n/theirs", "other", Standing{9, 9})
 		o.l.set(func() { o.l.err = errStoreAway })
@@ -307,8 +302,7 @@ func TestWhatWasAnsweredBeforeAnErrorCounts(t *testing.T) {
 }
 
 func TestAReleaseDuringAReOwnDoesNotResurrectTheKey(t *testing.T) {
-	b := newFakeBroker()
-	inOwners(t, testOwnership, b, func(o *owners) {
+	inOwners(t, testOwnership, newFakeBroker(), func(o *owners) {
 		o.l.put("/n/a", "me", firstStanding)
 		o.l.set(func() { o.l.latency = time.Second })
 		o.l.onLock = func(requests []LockRequest) {

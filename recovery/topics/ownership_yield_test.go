@@ -78,8 +78,7 @@ func TestATopicIsToldToBeYieldedWhenTheBrokerIsListedAtLast(t *testing.T) {
 }
 
 func TestATopicWhoseLockIsAnothersIsYieldedAllTheSame(t *testing.T) {
-	b := newFakeBroker()
-	inOwners(t, testOwnership, b, func(o *owners) {
+	inOwners(t, testOwnership, newFakeBroker(), func(o *owners) {
 		o.l.put("/n/a", "an earlier incarnation", Standing{Epoch: 9, LeaseID: 9})
 		o.begin(time.Second, "/n/a")
 		if o.own.Yielded("/n/a") {

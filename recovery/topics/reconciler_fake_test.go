@@ -214,7 +214,21 @@ var testSettings = ReconcilerSettings{
 	Concurrency: 4, LoadTimeout: 30 * time.Second, AuditInterval: 30 * time.Second, MassChangeShare: 0.5,
 }
 
-var attached = recovery.Orders{Epoch: 1, Mode: recovery.Active, Attached: true, Instance: "a"}
+var (
+	attached = recovery.Orders{Epoch: 1, Mode: recovery.Active, Attached: true, Instance: "a"}
+	detached = with(func(o *recovery.Orders) { o.Attached = false })
+	paused   = with(func(o *recovery.Orders) { o.Paused = true })
+	draining = with(func(o *recovery.Orders) { o.Mode = recovery.Draining })
+	drained  = with(func(o *recovery.Orders) { o.Mode = recovery.Drained })
+	another  = with(func(o *recovery.Orders) { o.Instance = "b" }) // process
+	renewed  = with(func(o *recovery.Orders) { o.Epoch = 2 })
+)
+
+func with(change func(*recovery.Orders)) recovery.Orders {
+	o := attached
+	change(&o)
+	return o
+}
 
 // inWorld runs a claim in virtual time; the reconciler is ended and waited for.
 func inWorld(t *testing.T, s ReconcilerSettings, b *fakeBroker, claim func(w *world)) {

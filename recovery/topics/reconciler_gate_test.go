@@ -50,10 +50,7 @@ func TestGateDoesNotWaitForWhatCannotLoadForGood(t *testing.T) {
 }
 
 func TestWhatTheGateWaitsFor(t *testing.T) {
-	paused := attached
-	paused.Paused = true
 	untold := steering(attached, recovery.SteerPending)
-	draining := recovery.Orders{Epoch: 1, Mode: recovery.Draining, Attached: true, Instance: "a"}
 	for _, row := range []struct {
 		name              string
 		orders            recovery.Orders
@@ -101,22 +98,17 @@ func TestProgressKeepsTheGateFromTimingOut(t *testing.T) {
 }
 
 func TestGateClosesForANewStartupAndOnlyThen(t *testing.T) {
-	with := func(change func(*recovery.Orders)) recovery.Orders {
-		o := attached
-		change(&o)
-		return o
-	}
 	for _, row := range []struct {
 		name   string
 		orders recovery.Orders
 		closes bool
 	}{
-		{"another broker process", with(func(o *recovery.Orders) { o.Instance = "b" }), true},
-		{"detached", with(func(o *recovery.Orders) { o.Attached = false }), true},
-		{"drained", with(func(o *recovery.Orders) { o.Mode = recovery.Drained }), true},
-		{"draining", with(func(o *recovery.Orders) { o.Mode = recovery.Draining }), false},
-		{"another epoch", with(func(o *recovery.Orders) { o.Epoch = 2 }), false},
-		{"paused", with(func(o *recovery.Orders) { o.Paused = true }), false},
+		{"another broker process", another, true},
+		{"detached", detached, true},
+		{"drained", drained, true},
+		{"draining", draining, false},
+		{"another epoch", renewed, false},
+		{"paused", paused, false},
 		{"a later assignment", attached, false},
 	} {
 		t.Run(row.name, func(t *testing.T) {

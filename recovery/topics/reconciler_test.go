@@ -150,11 +150,7 @@ func TestLoadsInFlightAreCancelledByNewOrders(t *testing.T) {
 		name   string
 		orders recovery.Orders
 	}{
-		{"detached", recovery.Orders{Epoch: 1, Mode: recovery.Active, Instance: "a"}},
-		{"another epoch", recovery.Orders{Epoch: 2, Mode: recovery.Active, Attached: true, Instance: "a"}},
-		{"draining", recovery.Orders{Epoch: 1, Mode: recovery.Draining, Attached: true, Instance: "a"}},
-		{"drained", recovery.Orders{Epoch: 1, Mode: recovery.Drained, Attached: true, Instance: "a"}},
-		{"another broker process", recovery.Orders{Epoch: 1, Mode: recovery.Active, Attached: true, Instance: "b"}},
+		{"detached", detached}, {"another epoch", renewed}, {"draining", draining}, {"drained", drained}, {"another broker process", another},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			b := newFakeBroker()
@@ -191,9 +187,7 @@ func TestDrainedBrokerServesNothing(t *testing.T) {
 		w.want("100 assigned, 100 served, 1 quarantined, complete")
 		b.set(func() { b.serving["/n/orphan"] = true; delete(b.quiesced, "/n/orphan") })
 		b.set(func() { b.quiesceErr[all[7]] = errRefused })
-		o := attached
-		o.Mode = recovery.Drained
-		w.SetOrders(o)
+		w.SetOrders(drained)
 		w.after(time.Second)
 		w.wantServed(all[7])
 		b.set(func() { clear(b.quiesceErr) })
@@ -314,9 +308,7 @@ func TestABrokerRestartIsListedAtOnce(t *testing.T) {
 	inWorld(t, testSettings, b, func(w *world) {
 		w.begin(time.Second, all...)
 		b.set(func() { clear(b.serving); b.latency = time.Millisecond })
-		o := attached
-		o.Instance = "b"
-		w.SetOrders(o)
+		w.SetOrders(another)
 		w.want("20 assigned, 20 missing, not listed")
 		w.after(100 * time.Millisecond)
 		w.wantServed(all...)
@@ -345,10 +337,8 @@ func TestAListingOfTheOldBrokerProcessIsDropped(t *testing.T) {
 	b.listDeaf = 5 * time.Second
 	inWorld(t, testSettings, b, func(w *world) {
 		w.begin(time.Second, "/n/a")
-		o := attached
-		o.Instance = "b"
 		b.set(func() { clear(b.serving); b.listDeaf = 0; b.listErr = errRefused })
-		w.SetOrders(o)
+		w.SetOrders(another)
 		w.after(10 * time.Second) // the old answer has come
 		w.want("1 assigned, 1 missing, not listed, error")
 	})

@@ -20,9 +20,7 @@ func TestANewRateHoldsFromTheNextLoad(t *testing.T) {
 		s.Rate = 0
 		w.Tune(s)
 		w.after(time.Second)
-		if n := len(w.b.served()); n != 100 {
-			t.Errorf("%d served a second after the limit went", n)
-		}
+		w.want("100 assigned, 100 served, complete")
 	})
 }
 
@@ -32,9 +30,7 @@ func TestANewConcurrencyHoldsForWhatBegins(t *testing.T) {
 	s := testSettings
 	s.Concurrency = 8
 	inWorld(t, s, b, func(w *world) {
-		w.SetAssigned(1, true, names("t", 100), nil)
-		w.SetOrders(attached)
-		w.after(3500 * time.Millisecond)
+		w.begin(3500*time.Millisecond, names("t", 100)...)
 		s.Concurrency = 2
 		w.Tune(s)
 		w.after(time.Second) // what was in flight has landed
@@ -50,9 +46,7 @@ func TestANewConcurrencyHoldsForWhatBegins(t *testing.T) {
 		s.Concurrency = 50
 		w.Tune(s)
 		w.after(4 * time.Second)
-		if n := len(w.b.served()); n != 100 {
-			t.Errorf("%d served, fifty at a time", n)
-		}
+		w.want("100 assigned, 100 served, complete")
 	})
 }
 
@@ -60,9 +54,7 @@ func TestAShorterAuditIntervalEndsThePauseUnderWay(t *testing.T) {
 	s := testSettings
 	s.AuditInterval = time.Hour
 	inWorld(t, s, newFakeBroker(), func(w *world) {
-		w.SetAssigned(1, true, names("t", 1), nil)
-		w.SetOrders(attached)
-		w.after(time.Minute)
+		w.begin(time.Minute, names("t", 1)...)
 		before, _, _ := w.b.totals()
 		s.AuditInterval = 10 * time.Second
 		w.Tune(s)

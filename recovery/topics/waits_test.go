@@ -10,12 +10,6 @@ import (
 
 // What is not known yet, or not allowed, is waited for however long; then all goes its way.
 func TestNothingIsTouchedUntilEverythingIsKnownAndAllowed(t *testing.T) {
-	orders := func(change func(*recovery.Orders)) recovery.Orders {
-		o := attached
-		change(&o)
-		return o
-	}
-	mode := func(m recovery.Mode) recovery.Orders { return orders(func(o *recovery.Orders) { o.Mode = m }) }
 	read := func(w *world) { w.SetAssigned(1, true, []string{"/n/a"}, nil) }
 	changes := func(w *world) { w.SetAssigned(1, false, []string{"/n/put"}, []string{"/n/stray"}) }
 	for _, row := range []struct {
@@ -28,11 +22,11 @@ func TestNothingIsTouchedUntilEverythingIsKnownAndAllowed(t *testing.T) {
 		strays int  // that are withdrawn: it is known whose they are
 	}{
 		{"the assignments are not read, active", attached, changes, false, true, false, 0},
-		{"the assignments are not read, draining", mode(recovery.Draining), changes, false, true, false, 0},
-		{"the assignments are not read, drained", mode(recovery.Drained), changes, false, true, false, 0},
+		{"the assignments are not read, draining", draining, changes, false, true, false, 0},
+		{"the assignments are not read, drained", drained, changes, false, true, false, 0},
 		{"the assignments were forgotten, and a change says nothing of the rest", attached, func(w *world) { read(w); w.ForgetAssigned(); changes(w) }, false, true, false, 0},
-		{"detached", orders(func(o *recovery.Orders) { o.Attached = false }), func(w *world) { read(w); w.Kick() }, false, false, true, 0},
-		{"paused", orders(func(o *recovery.Orders) { o.Paused = true }), read, false, true, true, 0},
+		{"detached", detached, func(w *world) { read(w); w.Kick() }, false, false, true, 0},
+		{"paused", paused, read, false, true, true, 0},
 		{"the broker was not told its mode", steering(attached, recovery.SteerPending), read, false, true, true, 1},
 		{"what is being moved is not read", attached, read, true, true, true, 0},
 		{"the broker was never listed", attached, func(w *world) { w.b.set(func() { w.b.listErr = errRefused }); read(w) }, false, true, true, 0},
