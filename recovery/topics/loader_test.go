@@ -89,8 +89,11 @@ func TestNoMoreCallsAtATimeThanTheConcurrency(t *testing.T) {
 		w.begin(15*time.Millisecond, names("t", 1000)...)
 		w.Kick()
 		w.after(235 * time.Millisecond) // about 92 × 10 ms ÷ 4, after the listing and the records
-		if w.rec.calls != 1 {
-			t.Errorf("records were read %d times, with %d left", w.rec.calls, recordBatch-100)
+		w.rec.mu.Lock()
+		calls := w.rec.calls
+		w.rec.mu.Unlock()
+		if calls != 1 {
+			t.Errorf("records were read %d times, with %d left", calls, recordBatch-100)
 		}
 		w.after(2500 * time.Millisecond)
 		if p := w.Snapshot(); p.Served != 1000 || b.maxFlying != 5 {
