@@ -17,16 +17,17 @@ func assigning() ReconcilerSettings {
 }
 
 func TestWhatAClusterAssignsItselfIsWanted(t *testing.T) {
-	b := newFakeBroker("/n/a", "/n/b")
+	b := newFakeBroker(names("t", 20)...)
 	b.quiesced["/n/parked"] = true
 	inWorld(t, assigning(), b, func(w *world) {
 		w.begin(time.Second, "/n/in-etcd")
-		w.want("3 assigned, 3 served, complete") // what was withdrawn is taken back
+		w.want("21 assigned, 21 served, complete") // what was withdrawn is taken back
 		w.SetAssigned(1, true, nil, nil)
 		w.ForgetAssigned()
-		b.set(func() { delete(b.serving, "/n/a"); b.serving["/n/c"] = true; b.serving["/n/d"] = true })
-		w.after(time.Minute)
-		w.want("4 assigned, 4 served, complete")
+		b.set(func() { clear(b.serving); b.serving["/n/c"] = true })
+		w.Kick()
+		w.after(time.Second)
+		w.want("1 assigned, 1 served, complete") // and no guard is tripped
 		for _, s := range []recovery.Steering{recovery.SteerPending, recovery.SteerFailing, recovery.SteerDone} {
 			w.SetOrders(steering(recovery.Orders{Epoch: 1, Mode: recovery.Drained, Attached: true, Instance: "a"}, s))
 			w.after(time.Minute)
