@@ -70,11 +70,21 @@ func newBystander(topics, unassigned int, me func() string) (p *Placer, store *i
 
 func bystander() string { return "broker-000" }
 
+// wantWoken takes the wish to be placed anew, which is there already.
+func (p *Placer) wantWoken(t *testing.T) {
+	t.Helper()
+	select {
+	case <-p.wake:
+	default:
+		t.Fatal("not woken")
+	}
+}
+
 func TestWhatOthersAreGivenIsNoReasonToPlaceAllTopicsAnew(t *testing.T) {
 	p, store, free := newBystander(2_000, 500, bystander)
 	p.once(t.Context())
 	before := p.plan
-	<-p.wake
+	p.wantWoken(t)
 	for _, a := range free {
 		p.Update(func(r *Roster, _ time.Time) { setPlaces(r, false, []Assignment{a}, nil) })
 	}
@@ -93,10 +103,10 @@ func TestWhatOthersAreGivenIsNoReasonToPlaceAllTopicsAnew(t *testing.T) {
 	}
 	a := []Assignment{{ours, recovery.Place{Broker: "gone", CreateRevision: 1}}}
 	p.Update(func(r *Roster, _ time.Time) { setPlaces(r, false, a, nil) })
-	<-p.wake // it is to be taken later
+	p.wantWoken(t) // it is to be taken later
 	p.once(t.Context())
 	p.Update(func(r *Roster, _ time.Time) { setTopics(r, false, []string{ours}, nil); setPlaces(r, false, nil, a) })
-	<-p.wake // and now
+	p.wantWoken(t) // and now
 	before = p.plan
 	p.Update(func(r *Roster, now time.Time) { r.SetRegistered(false, nil, []string{"broker-019"}, now) })
 	if p.once(t.Context()); len(p.wake) == 0 || p.plan == before {
@@ -187,7 +197,7 @@ func TestNothingIsPlacedWhileAListIsReadInParts(t *testing.T) {
 			}
 			change(c.begin) // it failed, and begins anew
 			change(c.part)
-			<-p.wake
+			p.wantWoken(t)
 			change(c.end)
 			if len(p.wake) == 0 {
 				t.Error("not woken by the end of the list")
