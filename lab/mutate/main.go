@@ -53,7 +53,7 @@ var grounds = []ground{
 
 const (
 	// each is the longest time for one mutant.
-	each = 3 * time.Minute
+	each = time.Minute
 	// hangs is how many times as long as usual the processors work for tests that hang.
 	hangs = 5
 )

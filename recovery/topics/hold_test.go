@@ -59,11 +59,14 @@ func (w *world) wantIdle(topic string, idle bool, when string) {
 // without.
 func TestWhatIsMovedIsNotIdle(t *testing.T) {
 	there := []string{"/n/t"}
-	inWorld(t, movingSettings(), newFakeBroker(), func(w *world) {
+	b := newFakeBroker()
+	b.latency = time.Millisecond
+	inWorld(t, movingSettings(), b, func(w *world) {
 		w.SetHeld(there, nil)
 		w.begin(time.Minute)
 		w.wantIdle("/n/t", false, "while it is held")
 		w.SetHeld(there, there)
+		w.after(time.Second)
 		w.wantIdle("/n/t", true, "after it was handed over")
 		w.SetHeld(nil, nil)
 		w.wantIdle("/n/t", false, "before the broker was listed")

@@ -33,8 +33,10 @@ type placerFleet struct {
 	moved   int
 	carry   func(from string, g recovery.Give) error
 	topics  []string
-	log     strings.Builder
-	told    int // sums of moves
+	log     strings.Builder // read it when all are stopped
+	logger  *slog.Logger    // one, which writes in turn
+	orders  PlacerOrders    // of brokers that are started
+	told    int             // sums of moves
 }
 
 type placerBroker struct {
@@ -49,7 +51,10 @@ type placerBroker struct {
 }
 
 func newPlacerFleet(t *testing.T, move bool, topics int) *placerFleet {
-	return &placerFleet{t: t, move: move, places: map[string]recovery.Place{}, locks: map[string]string{}, brokers: map[string]*placerBroker{}, topics: topicNames(topics)}
+	f := &placerFleet{t: t, move: move, places: map[string]recovery.Place{}, locks: map[string]string{}, brokers: map[string]*placerBroker{}, topics: topicNames(topics),
+		orders: PlacerOrders{Epoch: 1, Attached: true}}
+	f.logger = slog.New(slog.NewTextHandler(&f.log, nil))
+	return f
 }
 
 // start begins a broker. Everybody's roster follows.
@@ -60,14 +65,14 @@ func (f *placerFleet) start(id string) *placerBroker {
 	if f.carry != nil {
 		set.Carry = func(_ context.Context, g recovery.Give) error { return f.carry(id, g) }
 	}
-	b.Placer = NewPlacer(set, b, b, slog.New(slog.NewTextHandler(&f.log, nil)), prometheus.NewRegistry())
+	b.Placer = NewPlacer(set, b, b, f.logger, prometheus.NewRegistry())
 	f.mu.Lock()
 	f.brokers[id] = b
 	f.mu.Unlock()
 	ctx, cancel := context.WithCancel(f.t.Context())
 	b.end = cancel
 	go b.Run(ctx)
-	b.SetOrders(PlacerOrders{Epoch: 1, Attached: true})
+	b.SetOrders(f.orders)
 	f.tell()
 	return b
 }
@@ -451,8 +456,8 @@ func TestHoldingPlacersNeverMoveATopic(t *testing.T) {
 func TestAPlacerThatMayNotDoesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newPlacerFleet(t, true, 10)
+		f.orders.Paused = true
 		b := f.start("b0")
-		b.SetOrders(PlacerOrders{Epoch: 1, Attached: true, Paused: true})
 		time.Sleep(time.Minute)
 		if n := f.count(); len(n) != 0 {
 			t.Errorf("paused: %v", n)
@@ -476,6 +481,7 @@ func TestAPlacerThatMayNotDoesNothing(t *testing.T) {
 		}
 		f.stopAll()
 		f.wantLog("the store is away", 1)
+		f.wantLog("placement not written", 1)
 	})
 }
 
