@@ -314,7 +314,7 @@ func TestAGuardThatWasKilledIsReplacedAndItsWordStaysInForce(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	c := s.guarded("")
-	v := validFor(3 * time.Second)
+	v := validFor(8 * time.Second) // the next one stands long before
 	c.Arm(v)
 	first := s.guard()
 	syscall.Kill(first, syscall.SIGKILL)

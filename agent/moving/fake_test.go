@@ -223,6 +223,9 @@ func (s *side) change(f func()) {
 	f()
 }
 
+// loses has answers to transactions lost.
+func (s *side) loses(which func(*pb.TxnRequest) bool) { s.change(func() { s.lose = which }) }
+
 func (s *side) SetHeld(topics, _ []string) {
 	s.change(func() { s.held = topics; s.heldTold++ })
 }

@@ -376,7 +376,7 @@ func TestARegistrationThatCannotBeReadUndoesNothing(t *testing.T) {
 func TestAMoveHasBegunAlsoIfOthersWentOnWithItBeforeThatWasHeard(t *testing.T) {
 	onStage(t, Settings{}, one, func(g *stage, a, b *side) {
 		b.end()
-		a.lose = func(txn *pb.TxnRequest) bool {
+		a.loses(func(txn *pb.TxnRequest) bool {
 			for _, op := range txn.Success {
 				if put := op.GetRequestPut(); strings.HasPrefix(string(put.GetKey()), "/cluster/moves") {
 					a.lose = nil
@@ -385,7 +385,7 @@ func TestAMoveHasBegunAlsoIfOthersWentOnWithItBeforeThatWasHeard(t *testing.T) {
 				}
 			}
 			return false
-		}
+		})
 		g.begin(topic)
 		b.start()
 		g.after(time.Minute)
@@ -417,7 +417,7 @@ func TestAWriteWhoseAnswerWasLostIsNotRepeatedAsAnAct(t *testing.T) {
 	onStage(t, Settings{}, one, func(g *stage, a, b *side) {
 		var lost atomic.Int64
 		for _, s := range g.sides {
-			s.lose = func(txn *pb.TxnRequest) bool {
+			s.loses(func(txn *pb.TxnRequest) bool {
 				for _, op := range txn.Success {
 					if strings.HasPrefix(string(op.GetRequestPut().GetKey()), "/cluster/moves") {
 						lost.Add(1)
@@ -425,7 +425,7 @@ func TestAWriteWhoseAnswerWasLostIsNotRepeatedAsAnAct(t *testing.T) {
 					}
 				}
 				return false
-			}
+			})
 		}
 		g.begin(topic)
 		g.after(time.Second)
@@ -444,7 +444,7 @@ func TestAWriteWhoseAnswerWasLostIsNotRepeatedAsAnAct(t *testing.T) {
 // The handover came through, and then the way to etcd was cut before anybody heard of it.
 func TestAHandoverThatNobodyHeardOfIsNotUndone(t *testing.T) {
 	onStage(t, Settings{}, one, func(g *stage, a, b *side) {
-		a.lose = func(txn *pb.TxnRequest) bool {
+		a.loses(func(txn *pb.TxnRequest) bool {
 			for _, op := range txn.Success {
 				if string(op.GetRequestPut().GetKey()) == "/cluster/brokers/b"+topic {
 					g.links["a"].Refuse()
@@ -452,7 +452,7 @@ func TestAHandoverThatNobodyHeardOfIsNotUndone(t *testing.T) {
 				}
 			}
 			return false
-		}
+		})
 		g.begin(topic)
 		g.after(20 * time.Second)
 		g.wantPhase(topic, moves.Verified)
