@@ -217,7 +217,7 @@ func TestAnOrphanIsQuarantinedAfterTheSettleTime(t *testing.T) {
 		w.after(recovery.SettleTime - time.Millisecond)
 		w.wantServed("/n/a", "/n/b")
 		w.want("1 assigned, 1 served, 1 orphan, complete")
-		w.after(time.Millisecond)
+		w.after(2 * time.Millisecond)
 		w.wantServed("/n/a")
 		w.want("1 assigned, 1 served, 1 quarantined, complete")
 		w.SetAssigned(1, false, []string{"/n/b"}, nil)
